@@ -1,0 +1,47 @@
+# Everything sets itself up: `make demo` and `make test` work on a fresh clone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Compiled kernels are kept here, one folder for each state of the sources: numba looks only at the
+# file of a kernel, not at the files of the kernels it calls, and would reuse stale code.
+SOURCES := $(sort $(shell find src -name '*.py'))
+export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
+
+.PHONY: help demo test test-all check format bench clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(INSTALLED) ## see the solver at work on handwritten digits
+	$(BIN)/flowhash demo
+
+test: $(INSTALLED) ## the tests that every change must pass
+	$(BIN)/python -m pytest -q -m 'not slow'
+
+test-all: $(INSTALLED) ## all tests, the slow ones too
+	$(BIN)/python -m pytest -q
+
+check: $(INSTALLED) ## style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(INSTALLED) ## put the code into the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED) ## measure the claims anew and write docs/results/
+	$(BIN)/python benchmarks/topk.py
+	$(BIN)/python benchmarks/solver.py
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

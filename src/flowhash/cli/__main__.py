@@ -1,0 +1,5 @@
+"""``python -m flowhash.cli`` does what ``flowhash`` does."""
+
+from flowhash.cli import main
+
+main()

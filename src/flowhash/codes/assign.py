@@ -1,0 +1,127 @@
+"""The optimal codes of a mini-batch's classes, with a proof that they are optimal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.codes import checks
+from flowhash.codes.certificate import certify
+from flowhash.codes.flow import flow_codes
+from flowhash.errors import InputError
+
+
+class Solver(Protocol):
+    """What a solver of Theorem 1's problem does.
+
+    It takes checked class means [n, d] float64, k, one penalty per bucket [d], and prices [d] to
+    start from or None; it returns optimal codes [n, k] int32, ascending in each row, and the
+    buckets' dual prices [d]. What it returns is certified by others, not by itself.
+    """
+
+    def __call__(
+        self,
+        means: NDArray[np.float64],
+        active: int,
+        penalty: NDArray[np.float64],
+        prices: NDArray[np.float64] | None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Solve."""
+
+
+def _load_ortools() -> Solver:
+    from flowhash.codes.ortools import ortools_solver
+
+    return ortools_solver
+
+
+SOLVERS: dict[str, Callable[[], Solver]] = {
+    "flow": lambda: flow_codes,
+    "ortools": _load_ortools,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The codes of a mini-batch's classes and the proof of their optimality.
+
+    Attributes:
+        codes: the active buckets of each class [n, k] int32, ascending in each row.
+        objective: the minimum of the paper's ĝ, which these codes reach.
+        prices: the buckets' dual prices [d] float64. Bucket ``q`` with load ``y`` has a price
+            between ``2 λ_q (y - 1)`` and ``2 λ_q y``; hand them to the next batch to start it warm.
+        gap: objective less the lower bound that ``prices`` prove. Zero, up to ``rounding``.
+        rounding: what floating-point sums of this size may be off by.
+    """
+
+    codes: NDArray[np.int32]
+    objective: float
+    prices: NDArray[np.float64]
+    gap: float
+    rounding: float
+
+    @property
+    def certified(self) -> bool:
+        """Whether the gap is zero up to rounding, so that the codes are proven optimal."""
+        return self.gap <= self.rounding
+
+
+def assign_codes(
+    class_means: ArrayLike,
+    active: int,
+    penalty: ArrayLike,
+    *,
+    prices: ArrayLike | None = None,
+    solver: str = "flow",
+) -> Assignment:
+    """The optimal k-sparse codes of the classes of a mini-batch (Theorem 1).
+
+    Minimises, exactly, over codes z with k active buckets each::
+
+        ĝ(z) = Σ_i -c_i · z_i  +  Σ_i Σ_{j≠i} z_i · P z_j,     P = diag(λ_1, …, λ_d)
+
+    Every class wants the buckets where its mean is large; two classes that share bucket ``q`` cost
+    ``2 λ_q``.
+
+    Args:
+        class_means: c, the mean activations of each class [n, d]; see ``class_means``.
+        active: k, the number of active buckets, 1 <= k <= d.
+        penalty: λ >= 0, one number or one per bucket [d]. With 0 the codes are each class's top-k;
+            with a huge one the loads are even.
+        prices: the ``prices`` of an earlier batch over the same buckets. They make it faster,
+            never different.
+        solver: ``"flow"``, FlowHash's own, or ``"ortools"``, the paper's way (the flow network G'
+            on OR-Tools, costs rounded to millionths of the largest; needs ``flowhash[ortools]``).
+
+    Returns:
+        The codes, the minimum, and prices that prove it. Where several codes are optimal, which
+        one comes back may depend on ``prices``; the same call always gives the same answer.
+
+    Raises:
+        InputError: wrong shapes, NaN or infinity, k out of range, a negative penalty.
+        MissingExtraError: the solver's package is not installed.
+
+    Example:
+        >>> both_want_bucket_0 = [[0.9, 0.2, 0.0], [0.8, 0.0, 0.5]]
+        >>> assign_codes(both_want_bucket_0, active=1, penalty=1.0).codes.tolist()
+        [[0], [2]]
+        >>> assign_codes(both_want_bucket_0, active=1, penalty=0.0).codes.tolist()
+        [[0], [0]]
+    """
+    if solver not in SOLVERS:
+        raise InputError(f"solver is {solver!r}; choose one of {', '.join(map(repr, SOLVERS))}")
+    means = checks.matrix(class_means, "class_means", "buckets", (np.float64,))
+    rows, size = means.shape
+    if rows == 0:
+        raise InputError(f"class_means has shape {means.shape}: no class; expected at least one")
+    checks.summable(means, "class_means")
+    count = checks.active_count(active, size)
+    penalty_of = checks.penalties(penalty, size)
+    warm = None if prices is None else checks.start_prices(prices, size)
+    codes, dual = SOLVERS[solver]()(means, count, penalty_of, warm)
+    objective, bound, rounding = certify(codes, means, penalty_of, dual)
+    return Assignment(codes, objective, dual, objective - bound, rounding)

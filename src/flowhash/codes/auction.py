@@ -1,0 +1,167 @@
+"""Good starting prices: an auction in which the rows bid for the buckets.
+
+From the level at which all buckets together offer as many places as there are units, rows bid in
+turn for what they still need: the bucket that is worth most to them, at a price that takes most of
+its advantage over the second best. A bucket that is full drops its cheapest holder, who bids again.
+When all rows are served, or the budget is spent, the prices are close to optimal; ``repair`` makes
+them exact. Nothing here has to be exact, so bids look only at a short list of each row's buckets,
+which stays valid because prices never fall.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.codes.matching import NOBODY
+from flowhash.codes.pricing import LoadCosts, marginal_at
+from flowhash.codes.shortlist import SPARE, Lists, Scratch, favourite, list_row, new_lists
+from flowhash.compile import inner_kernel, kernel
+
+EAGERNESS = 0.8  # share of its advantage that a row bids
+FINENESS = 0.15  # the least raise, in parts of the mean distance between a row's best buckets
+BUCKETS_PER_BID = 10  # a unit gets one bid for so many buckets; the rest is for the exact search
+
+
+class Places(NamedTuple):
+    """The buckets' places, the first ``load`` of a column taken.
+
+    Place comes before bucket, so that the few places in use lie together and the memory of the
+    others is never touched.
+
+    Attributes:
+        load: taken places [d].
+        paid: what the holder paid [n, d].
+        owner: the row that holds it [n, d].
+        spot: where the bucket stood in the owner's short list when it bid [n, d].
+    """
+
+    load: NDArray[np.int64]
+    paid: NDArray[np.float64]
+    owner: NDArray[np.int32]
+    spot: NDArray[np.int32]
+
+
+@inner_kernel
+def mark_held(lists: Lists, places: Places, row: int) -> int:
+    """Tell a new short list which of its buckets the row holds; how many it does not."""
+    free = 0
+    for index in range(lists.length[row]):
+        bucket = lists.buckets[row, index]
+        held = False
+        for place in range(places.load[bucket]):
+            if places.owner[place, bucket] == row:
+                places.spot[place, bucket] = index
+                held = True
+        if held:
+            lists.values[row, index] = -np.inf
+        else:
+            free += 1
+    return free
+
+
+@inner_kernel
+def cheapest_place(
+    paid: NDArray[np.float64], bucket: int, load: int, fresh: float, after: float
+) -> tuple[int, float]:
+    """The cheapest place of a bucket, and what the next cheapest one costs.
+
+    A place at ``load`` is a new one and costs ``fresh``, the one behind it ``after``; both cost at
+    least the level, which is 0.
+    """
+    cheapest, next_cheapest, place = np.inf, np.inf, NOBODY
+    for index in range(load):
+        cost = paid[index, bucket]
+        if cost < cheapest:
+            next_cheapest, cheapest, place = cheapest, cost, index
+        elif cost < next_cheapest:
+            next_cheapest = cost
+    fresh = max(fresh, 0.0)
+    if fresh <= cheapest:
+        return load, min(cheapest, max(after, 0.0))
+    return place, min(next_cheapest, fresh)
+
+
+@inner_kernel
+def run_bids(
+    means: NDArray[np.float64],
+    active: int,
+    loads: LoadCosts,
+    prices: NDArray[np.float64],
+    lists: Lists,
+    places: Places,
+    waiting: NDArray[np.int64],
+    scratch: Scratch,
+    least_raise: float,
+) -> None:
+    """Let the rows bid until all are served or the budget is spent; raises ``prices`` in place.
+
+    ``waiting`` names a row for every unit that it still needs; it is used as a ring.
+    """
+    rows, size = means.shape
+    units = waiting.shape[0]
+    buckets, values, length, bound = lists
+    load, paid, owner, spot = places
+    steps, base, above = loads.steps, loads.base, loads.rest
+    listed = scratch.listed
+    head, left = 0, units
+    for _ in range(units * max(1, size // BUCKETS_PER_BID)):
+        if left == 0:
+            break
+        row = waiting[head]
+        choice, first, second = favourite(buckets, values, row, length[row], prices, listed)
+        if second < bound[row]:
+            list_row(lists, row, means, prices, min(size, active + SPARE), scratch)
+            if mark_held(lists, places, row) >= 2:
+                continue
+            second = -np.inf
+        head = head + 1 if head + 1 < units else 0
+        left -= 1
+        if second == -np.inf:
+            continue  # nothing to choose between: the exact search will serve this row
+        bucket = buckets[row, choice]
+        taken = load[bucket]
+        step, least, rest = steps[bucket], base[bucket], above[bucket]
+        fresh = marginal_at(step, least, rest, taken, rows)
+        after = marginal_at(step, least, rest, taken + 1, rows)
+        place, next_price = cheapest_place(paid, bucket, taken, fresh, after)
+        if place == taken:
+            load[bucket] += 1
+        else:
+            loser = owner[place, bucket]
+            seat = spot[place, bucket]
+            if seat < length[loser] and buckets[loser, seat] == bucket:
+                values[loser, seat] = means[loser, bucket]
+            else:  # the loser's list was written anew since, without this bucket
+                bound[loser] = max(bound[loser], means[loser, bucket] - prices[bucket])
+            waiting[(head + left) % units] = loser
+            left += 1
+        owner[place, bucket] = row
+        spot[place, bucket] = choice
+        paid[place, bucket] = prices[bucket] + least_raise + EAGERNESS * (first - second)
+        prices[bucket] = min(paid[place, bucket], next_price)
+        values[row, choice] = -np.inf
+
+
+@kernel
+def auction(means: NDArray[np.float64], active: int, loads: LoadCosts) -> NDArray[np.float64]:
+    """Prices [d] near the optimal ones, counted from the level and none below it."""
+    rows, size = means.shape
+    wanted = min(size, active + SPARE)
+    prices = np.zeros(size)
+    lists, scratch = new_lists(rows, size, active)
+    places = Places(
+        np.zeros(size, np.int64),
+        np.empty((rows, size)),
+        np.empty((rows, size), np.int32),
+        np.empty((rows, size), np.int32),
+    )
+    spacing = 0.0
+    for row in range(rows):
+        spacing += list_row(lists, row, means, prices, wanted, scratch)
+    waiting = np.arange(rows * active) % rows
+    least_raise = FINENESS * spacing / rows
+    run_bids(means, active, loads, prices, lists, places, waiting, scratch, least_raise)
+    return prices

@@ -1,0 +1,166 @@
+"""Checks of arguments that several functions of this room share."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.compile import inner_kernel
+from flowhash.errors import InputError
+
+# Sums and differences of class means and prices stay finite below this.
+LARGEST = 1e100
+
+
+@inner_kernel
+def _first_bad_row(bits: NDArray[Any], exponent: Any, limit: Any) -> int:
+    """The first row with a number whose exponent reaches ``limit``, or -1."""
+    rows, columns = bits.shape
+    for row in range(rows):
+        bad = False
+        line = bits[row]
+        for column in range(columns):
+            bad |= (line[column] & exponent) >= limit
+        if bad:
+            return row
+    return -1
+
+
+def float_bits(values: NDArray[Any]) -> tuple[NDArray[Any], Any]:
+    """The bits of a float32 or float64 array as integers, and the mask of their exponent.
+
+    A number is NaN or infinite when all bits under the mask are set; integers compare so in SIMD,
+    where a sum of floats would not.
+    """
+    if values.dtype == np.float32:
+        return values.view(np.int32), np.int32(0x7F800000)
+    return values.view(np.int64), np.int64(0x7FF0000000000000)
+
+
+def matrix(values: ArrayLike, name: str, columns: str, dtypes: tuple[type, ...]) -> NDArray[Any]:
+    """``values`` as a contiguous two-dimensional float array, in the first dtype unless it has one.
+
+    Args:
+        values: anything numpy reads as numbers.
+        name: what the argument is called.
+        columns: what its columns are called, for the message.
+        dtypes: the accepted types.
+    """
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"dtype {array.dtype}")
+        dtype = array.dtype if array.dtype in dtypes else np.dtype(dtypes[0])
+        array = np.ascontiguousarray(array, dtype=dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of real numbers, not {error}") from error
+    if array.ndim != 2:
+        raise InputError(
+            f"{name} has shape {array.shape}; expected two dimensions, one row each and "
+            f"{columns} as columns. For a single row use values[None, :]"
+        )
+    if array.shape[1] == 0:
+        raise InputError(f"{name} has shape {array.shape}: no {columns}; expected at least one")
+    return array
+
+
+def finite(array: NDArray[Any], name: str) -> None:
+    """Refuse NaN and infinity, naming the first place."""
+    bits, exponent = float_bits(array)
+    row = _first_bad_row(bits, exponent, exponent)
+    if row >= 0:
+        column = int(np.flatnonzero(~np.isfinite(array[row]))[0])
+        raise InputError(
+            f"{name}[{row}, {column}] is {array[row, column]}; every value must be finite. Look "
+            f"for a division by zero or a learning rate that is too high, or drop those rows"
+        )
+
+
+def summable(array: NDArray[np.float64], name: str) -> None:
+    """Refuse NaN, infinity, and numbers beyond LARGEST, whose sums could overflow."""
+    bits, exponent = float_bits(array)
+    limit = np.float64(LARGEST).view(np.int64) & exponent
+    row = _first_bad_row(bits, exponent, limit)
+    if row >= 0:
+        finite(array, name)
+        column = int(np.abs(array[row]).argmax())
+        raise InputError(
+            f"{name}[{row}, {column}] is {array[row, column]}; sums of such numbers overflow. "
+            f"Divide {name} and penalty by the same number, which changes no code"
+        )
+
+
+def active_count(active: int, size: int) -> int:
+    """``active`` (k) as a number of buckets between 1 and ``size`` (d)."""
+    try:
+        count = operator.index(active)
+    except TypeError:
+        raise InputError(f"active is {active!r}; expected a whole number of buckets") from None
+    if not 1 <= count <= size:
+        raise InputError(
+            f"active is {count}, but there are {size} buckets; choose 1 <= active <= {size}"
+        )
+    return count
+
+
+def penalties(penalty: ArrayLike, size: int) -> NDArray[np.float64]:
+    """``penalty`` (λ) as one non-negative number per bucket [d]."""
+    try:
+        array = np.asarray(penalty, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"penalty must be a number or one per bucket, not {penalty!r}") from error
+    if array.ndim and array.shape != (size,):
+        raise InputError(
+            f"penalty has shape {array.shape}; expected one number, or one per bucket: ({size},)"
+        )
+    lowest, highest = float(array.min()), float(array.max())
+    if not (lowest >= 0.0 and highest <= LARGEST):
+        worst = lowest if not lowest >= 0.0 else highest
+        raise InputError(
+            f"penalty contains {worst}; every penalty must be finite and at least 0. "
+            f"Use 0 for no penalty (then the codes are the top-k of each class)"
+        )
+    if array.ndim == 0:
+        return np.full(size, float(array))
+    return np.ascontiguousarray(array)
+
+
+def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
+    """``prices`` to start from, one finite number per bucket [d]."""
+    try:
+        array = np.ascontiguousarray(prices, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"prices must be one number per bucket, not {prices!r}") from error
+    if array.shape != (size,):
+        raise InputError(
+            f"prices has shape {array.shape}; expected ({size},), the prices of an earlier "
+            f"assignment over the same {size} buckets"
+        )
+    if not np.abs(array).max() <= LARGEST:
+        raise InputError("prices are not all finite numbers; leave them out to start cold")
+    return array
+
+
+def code_matrix(codes: ArrayLike, rows: int, size: int, name: str = "codes") -> NDArray[np.int64]:
+    """``codes`` as [rows, k] bucket numbers below ``size``, no bucket twice in a row."""
+    array = np.asarray(codes)
+    if array.dtype.kind not in "iu" or array.ndim != 2:
+        raise InputError(
+            f"{name} has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
+            f"[{rows}, k], the active buckets of each row"
+        )
+    if array.shape[0] != rows:
+        raise InputError(f"{name} has {array.shape[0]} rows; expected {rows}, one code each")
+    active_count(array.shape[1], size)
+    if array.size and not (array.min() >= 0 and array.max() < size):
+        raise InputError(
+            f"{name} names buckets {array.min()} to {array.max()}; expected 0 to {size - 1}"
+        )
+    ordered = np.sort(array, axis=1)
+    if (ordered[:, 1:] == ordered[:, :-1]).any():
+        row = int(np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))[0])
+        raise InputError(f"{name}[{row}] is {array[row]}: a bucket twice; a code is a set")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,142 @@
+"""The project's own exact solver: starting prices, best codes at them, shortest-path repair.
+
+The linear programme behind Theorem 1 has one dual price per bucket. Prices of an earlier batch, or
+the level at which all buckets together offer enough places, or an auction, give prices at which
+only few buckets disagree with their load; ``repair`` settles those exactly. The optimum does not
+depend on where it started, only the time does.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.codes.auction import auction
+from flowhash.codes.matching import best_codes, loads_of, match
+from flowhash.codes.network import build_network
+from flowhash.codes.pricing import (
+    LoadCosts,
+    follow_loads,
+    furthest_price,
+    level_price,
+    load_costs,
+    surplus_at,
+)
+from flowhash.codes.repair import repair
+from flowhash.codes.select import sort_rows
+from flowhash.compile import kernel
+
+FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
+HARDLY_ANY = 32  # at most d / HARDLY_ANY units to move: no better start is looked for
+ROUNDS = 6  # how often prices follow the loads at the most
+WORTH = 0.75  # such a round must leave at most this share of the units to move
+SMALL = 64  # up to so many buckets a search is so cheap that an auction does not pay
+KEPT = 1 << 21  # scratch numbers (16 MiB) that a thread keeps from one batch to the next
+
+
+@kernel
+def codes_at(
+    means: NDArray[np.float64], active: int, loads: LoadCosts, prices: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], int]:
+    """The best codes at ``prices``, and how many units would have to move to make them optimal."""
+    codes = best_codes(means, prices, active)
+    return codes, surplus_at(loads, loads_of(codes, means.shape[1]), prices)
+
+
+@kernel
+def follow(
+    means: NDArray[np.float64],
+    active: int,
+    loads: LoadCosts,
+    prices: NDArray[np.float64],
+    furthest: float,
+) -> tuple[NDArray[np.int32], int]:
+    """Let the prices follow the loads, in place, while that helps; codes and units to move.
+
+    Where classes have clear favourites, one round finds the loads that they insist on. Where any
+    bucket will do, all classes would flee from the same ones together, and it stops at once.
+    """
+    size = means.shape[1]
+    codes, need = codes_at(means, active, loads, prices)
+    trial = prices.copy()
+    for _ in range(ROUNDS):
+        if need <= size // HARDLY_ANY:
+            break
+        follow_loads(loads, loads_of(codes, size), trial, furthest)
+        trial_codes, trial_need = codes_at(means, active, loads, trial)
+        if trial_need > WORTH * need:
+            break
+        prices[:] = trial
+        codes, need = trial_codes, trial_need
+    return codes, need
+
+
+@kernel
+def solve(
+    means: NDArray[np.float64],
+    active: int,
+    penalty: NDArray[np.float64],
+    warm: NDArray[np.float64],
+    scratch: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Optimal codes [n, k] and prices [d].
+
+    Args:
+        means: class means [n, d].
+        active: k.
+        penalty: λ of each bucket [d].
+        warm: prices to start from [d], or an empty array.
+        scratch: room for (n + d + 1) * d numbers.
+    """
+    rows, size = means.shape
+    level = level_price(2.0 * penalty, rows, rows * active)
+    loads = load_costs(2.0 * penalty, rows, level)
+    furthest = furthest_price(means)
+    prices = np.zeros(size + 1)
+    codes, need = np.empty((0, 0), np.int32), size * rows + 1
+    if warm.shape[0] == size:
+        for bucket in range(size):
+            prices[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
+        codes, need = codes_at(means, active, loads, prices)
+    if need > size // HARDLY_ANY:
+        cold = np.zeros(size + 1)
+        cold_codes, cold_need = follow(means, active, loads, cold, furthest)
+        if cold_need < need:
+            codes, prices, need = cold_codes, cold, cold_need
+    if need > size // FEW and size > SMALL:
+        prices[:size] = auction(means, active, loads)
+        codes = best_codes(means, prices, active)
+    free = scratch[: rows * size].reshape(rows, size)
+    arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
+    matching = match(codes, means, free)
+    network = build_network(matching, loads, prices, arcs)
+    repair(network, matching, means, loads, prices)
+    sort_rows(codes)
+    return codes, prices[:size] + level
+
+
+_kept = threading.local()
+
+
+def _scratch(count: int) -> NDArray[np.float64]:
+    """Room for ``count`` numbers. Fresh memory loads a page fault every 512 numbers, so keep it."""
+    if count > KEPT:
+        return np.empty(count)
+    kept: NDArray[np.float64] | None = getattr(_kept, "scratch", None)
+    if kept is None or len(kept) < count:
+        kept = _kept.scratch = np.empty(count)
+    return kept
+
+
+def flow_codes(
+    means: NDArray[np.float64],
+    active: int,
+    penalty: NDArray[np.float64],
+    prices: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Solve with FlowHash's own solver; see :class:`flowhash.codes.assign.Solver`."""
+    rows, size = means.shape
+    warm = np.empty(0) if prices is None else prices
+    return solve(means, active, penalty, warm, _scratch((rows + size + 1) * size))

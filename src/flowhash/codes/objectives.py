@@ -1,0 +1,125 @@
+"""The paper's objectives: ĝ over classes, g over items, and the bound M between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.codes import checks
+from flowhash.errors import InputError
+
+
+def _labelled(
+    embeddings: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[Any], NDArray[np.intp], int]:
+    """Checked embeddings [n, d] float64, class numbers 0 .. n_c - 1 [n], and n_c."""
+    items = checks.matrix(embeddings, "embeddings", "buckets", (np.float64,))
+    checks.finite(items, "embeddings")
+    names = np.asarray(labels)
+    if names.shape != (len(items),):
+        raise InputError(
+            f"labels has shape {names.shape}; expected ({len(items)},), one label an item"
+        )
+    classes, numbers = np.unique(names, return_inverse=True)
+    return items, numbers, len(classes)
+
+
+def class_means(
+    embeddings: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """The mean embedding of each class, c_i of Eq. 4.
+
+    Args:
+        embeddings: the hash network's outputs for the items of a mini-batch [n, d].
+        labels: their classes [n]; numbers or strings.
+
+    Returns:
+        The means [n_c, d] float64 and the class labels [n_c], both in sorted label order.
+
+    Example:
+        >>> means, classes = class_means([[1.0, 3.0], [3.0, 5.0], [0.0, 1.0]], ["b", "b", "a"])
+        >>> means.tolist(), classes.tolist()
+        ([[0.0, 1.0], [2.0, 4.0]], ['a', 'b'])
+    """
+    items, numbers, count = _labelled(embeddings, labels)
+    sums = np.zeros((count, items.shape[1]))
+    np.add.at(sums, numbers, items)
+    means = sums / np.bincount(numbers, minlength=count)[:, None]
+    return means, np.unique(np.asarray(labels))
+
+
+def objective(codes: ArrayLike, class_means: ArrayLike, penalty: ArrayLike) -> float:
+    """ĝ(z), what codes of classes cost: Σ_i -c_i · z_i + Σ_i Σ_{j≠i} z_i · P z_j (Eq. 5).
+
+    Args:
+        codes: the active buckets of each class [n, k].
+        class_means: c [n, d].
+        penalty: λ >= 0, one number or one per bucket [d].
+
+    Example:
+        >>> objective([[0], [0]], [[0.5, 0.0], [0.5, 0.25]], penalty=1.0)
+        1.0
+    """
+    means = checks.matrix(class_means, "class_means", "buckets", (np.float64,))
+    checks.finite(means, "class_means")
+    rows, size = means.shape
+    code = checks.code_matrix(codes, rows, size)
+    load = np.bincount(code.ravel(), minlength=size).astype(np.float64)
+    unary = -np.take_along_axis(means, code, axis=1).sum()
+    pairwise = (checks.penalties(penalty, size) * load * (load - 1.0)).sum()
+    return float(unary + pairwise)
+
+
+def item_objective(
+    codes: ArrayLike, embeddings: ArrayLike, labels: ArrayLike, penalty: ArrayLike
+) -> float:
+    """g(h), the original objective over items (Eq. 3), which is NP-hard to minimise.
+
+    Σ_i -f(x_i) · h_i + Σ_i Σ_{j: y_j≠y_i} h_i · P h_j: items of one class share buckets freely,
+    items of two classes pay for it.
+
+    Args:
+        codes: the active buckets of each item [n, k].
+        embeddings: f(x), the hash network's outputs [n, d].
+        labels: y, the items' classes [n].
+        penalty: λ >= 0 of a pair of *items*, one number or one per bucket [d].
+
+    For classes of m items each, the code ``z`` of its class given to every item ``h`` costs
+    ``item_objective(h, …, λ) == m * objective(z, means, m * λ)``, and for the best codes
+    ``m * min objective(·, means, m * λ) + upper_bound_gap(…) >= min item_objective(·, …, λ)``.
+    """
+    items, numbers, count = _labelled(embeddings, labels)
+    size = items.shape[1]
+    code = checks.code_matrix(codes, len(items), size)
+    unary = -np.take_along_axis(items, code, axis=1).sum()
+    # Pairs of different classes in a bucket: all pairs less those within each class.
+    cells = numbers[:, None] * size + code
+    by_class = np.bincount(cells.ravel(), minlength=count * size).reshape(count, size)
+    load = by_class.sum(axis=0).astype(np.float64)
+    pairs = load**2 - (by_class.astype(np.float64) ** 2).sum(axis=0)
+    return float(unary + (checks.penalties(penalty, size) * pairs).sum())
+
+
+def upper_bound_gap(embeddings: ArrayLike, labels: ArrayLike, active: int) -> float:
+    """M(θ) of Eq. 4: how far the class-mean problem may be from the original one at most.
+
+    Σ over items of the k largest entries of c_{y_i} - f(x_i), summed. It is never negative and
+    shrinks while the network draws the items of a class together.
+
+    Args:
+        embeddings: f(x), the hash network's outputs [n, d].
+        labels: y, the items' classes [n].
+        active: k.
+
+    Example:
+        >>> upper_bound_gap([[1.0, 3.0], [3.0, 5.0]], ["a", "a"], active=1)
+        0.0
+    """
+    items, numbers, _ = _labelled(embeddings, labels)
+    count = checks.active_count(active, items.shape[1])
+    means, _ = class_means(items, numbers)
+    deviations = means[numbers] - items
+    largest = np.partition(deviations, -count, axis=1)[:, -count:]
+    return float(largest.sum())

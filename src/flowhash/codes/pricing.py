@@ -1,0 +1,156 @@
+"""What load costs a bucket, and which load agrees with a price.
+
+By Theorem 1 the load ``y`` of bucket ``q`` costs ``λ_q y (y - 1)``, so row number ``y + 1`` adds
+``2 λ_q y``. The solver counts prices from a common level, not from zero: with a huge penalty all
+prices are huge and almost equal, and only their small differences decide.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.compile import inner_kernel, kernel, larger, smaller
+
+
+class LoadCosts(NamedTuple):
+    """The buckets' marginal costs, less the level: ``steps * (load - base) + rest``.
+
+    Attributes:
+        steps: twice the penalty [d].
+        base: the load whose marginal cost is nearest to the level [d].
+        rest: what is left of it there; exactly 0 where all penalties are equal [d].
+        rows: the largest load.
+    """
+
+    steps: NDArray[np.float64]
+    base: NDArray[np.float64]
+    rest: NDArray[np.float64]
+    rows: int
+
+
+@kernel
+def load_costs(steps: NDArray[np.float64], rows: int, level: float) -> LoadCosts:
+    """The marginal costs of buckets, counted from ``level``."""
+    base = np.zeros(steps.shape[0])
+    rest = np.empty(steps.shape[0])
+    for bucket in range(steps.shape[0]):
+        if steps[bucket] * rows > level:
+            base[bucket] = np.rint(level / steps[bucket])
+        rest[bucket] = steps[bucket] * base[bucket] - level
+    return LoadCosts(steps, base, rest, rows)
+
+
+@inner_kernel
+def marginal_at(step: float, base: float, rest: float, load: int, rows: int) -> float:
+    """What one more row costs at ``load``, by the numbers of one bucket; infinite when full."""
+    if load >= rows:
+        return np.inf
+    return step * (load - base) + rest
+
+
+@inner_kernel
+def marginal(costs: LoadCosts, bucket: int, load: int) -> float:
+    """What one more row costs in a bucket that has ``load``; infinite when it has all."""
+    return marginal_at(
+        costs.steps[bucket], costs.base[bucket], costs.rest[bucket], load, costs.rows
+    )
+
+
+@inner_kernel
+def agreed_load(costs: LoadCosts, bucket: int, price: float, load: int) -> int:
+    """The load nearest to ``load`` that agrees with ``price``.
+
+    Rows that cost less than the price are all taken, rows that cost more are not.
+    """
+    step, rows = costs.steps[bucket], costs.rows
+    if price <= marginal(costs, bucket, load):
+        if load == 0 or marginal(costs, bucket, load - 1) <= price:
+            return load
+    if step == 0.0:
+        fewest = rows if costs.rest[bucket] < price else 0
+        most = rows if costs.rest[bucket] <= price else 0
+        return min(max(load, fewest), most)
+    # The quotient may be off by a rounding error; comparing the costs themselves puts it right.
+    guess = costs.base[bucket] + (price - costs.rest[bucket]) / step
+    fewest = int(np.ceil(min(max(guess, 0.0), float(rows))))
+    while fewest > 0 and marginal(costs, bucket, fewest - 1) >= price:
+        fewest -= 1
+    while fewest < rows and marginal(costs, bucket, fewest) < price:
+        fewest += 1
+    most = fewest
+    while most < rows and marginal(costs, bucket, most) <= price:
+        most += 1
+    return min(max(load, fewest), most)
+
+
+@inner_kernel
+def level_price(steps: NDArray[np.float64], rows: int, units: int) -> float:
+    """The lowest price, the same for all buckets, at which they offer ``units`` places together.
+
+    At price ``u`` bucket ``q`` offers one place for every ``steps[q] * load <= u``.
+    """
+    least, most = steps[0], steps[0]
+    for bucket in range(1, steps.shape[0]):
+        least, most = min(least, steps[bucket]), max(most, steps[bucket])
+    if least == most:
+        return float(most * ((units - 1) // steps.shape[0]))
+    low, high = 0.0, most * rows
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        offered = 0
+        for bucket in range(steps.shape[0]):
+            step = steps[bucket]
+            offered += rows if step * rows <= middle else int(middle / step) + 1
+        if offered >= units:
+            high = middle
+        else:
+            low = middle
+    # Halving stops just above the price that it looks for, which is a step of some bucket.
+    level = 0.0
+    for bucket in range(steps.shape[0]):
+        step = steps[bucket]
+        if step > 0.0 and step * rows > high:
+            level = max(level, step * int(high / step))
+    return level
+
+
+@inner_kernel
+def surplus_at(costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.float64]) -> int:
+    """How many units have to move before loads and prices agree."""
+    surplus, sink = 0, 0
+    for bucket in range(load.shape[0]):
+        served = agreed_load(costs, bucket, prices[bucket], load[bucket])
+        surplus += max(load[bucket] - served, 0)
+        sink += served - load[bucket]
+    return surplus + max(sink, 0)
+
+
+@inner_kernel
+def furthest_price(means: NDArray[np.float64]) -> float:
+    """How far from the level a price may start: twice the range of the class means.
+
+    Where one bucket costs more than another by that range, every class prefers the other, so that
+    prices hardly ever need to differ by more; and larger ones would swallow the means' last digits.
+    """
+    least, most = means[0, 0], means[0, 0]
+    for row in range(means.shape[0]):
+        for bucket in range(means.shape[1]):
+            least = smaller(means[row, bucket], least)
+            most = larger(means[row, bucket], most)
+    return float(2.0 * (most - least))
+
+
+@inner_kernel
+def follow_loads(
+    costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.float64], furthest: float
+) -> None:
+    """Set every price to the nearest one that agrees with the load, in place, within bounds."""
+    for bucket in range(load.shape[0]):
+        taken = load[bucket]
+        lowest = marginal(costs, bucket, taken - 1) if taken > 0 else -np.inf
+        highest = marginal(costs, bucket, taken)
+        agreed = min(max(prices[bucket], lowest), highest)
+        prices[bucket] = min(max(agreed, -furthest), furthest)

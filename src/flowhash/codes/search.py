@@ -1,0 +1,242 @@
+"""Dijkstra's search from one bucket over the residual network, and the way that it found."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.codes.matching import NOBODY, Matching
+from flowhash.codes.network import Network, cheapest_moves
+from flowhash.compile import inner_kernel, kernel, smaller
+
+BLOCK = 64  # buckets that share one entry of Trail.block_best
+
+
+class Trail(NamedTuple):
+    """What one search has seen. A node's distance is its label plus its price.
+
+    Attributes:
+        labels: the best labels so far [d].
+        open_prices: the prices, infinite once a bucket is settled [d].
+        block_best: the least distance among the open buckets of each BLOCK.
+        reached: label plus mean at which each row was reached [n].
+        order: the settled nodes, nearest first [d + 1].
+        settled: their labels [d + 1].
+        path: the nodes of the way to the last settled node, backwards [d + 1].
+        carriers: the holdings that move on its arcs, NOBODY on those of the sink [d + 1].
+    """
+
+    labels: NDArray[np.float64]
+    open_prices: NDArray[np.float64]
+    block_best: NDArray[np.float64]
+    reached: NDArray[np.float64]
+    order: NDArray[np.int64]
+    settled: NDArray[np.float64]
+    path: NDArray[np.int64]
+    carriers: NDArray[np.int64]
+
+
+@kernel
+def new_trail(rows: int, size: int) -> Trail:
+    """Room for searches over ``size`` buckets that hold ``rows`` rows."""
+    return Trail(
+        np.empty(size),
+        np.empty(size),
+        np.empty((size + BLOCK - 1) // BLOCK),
+        np.empty(rows),
+        np.empty(size + 1, np.int64),
+        np.empty(size + 1),
+        np.empty(size + 1, np.int64),
+        np.empty(size + 1, np.int64),
+    )
+
+
+@inner_kernel
+def relax(
+    labels: NDArray[np.float64],
+    open_prices: NDArray[np.float64],
+    block_best: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    line: int,
+    base: float,
+) -> float:
+    """Lower the labels to ``base + costs[line]``; the least distance of an open bucket.
+
+    This is where the solver spends its time: one pass without a branch, compiled to SIMD.
+    """
+    size = labels.shape[0]
+    nearest = np.inf
+    for block in range(block_best.shape[0]):
+        best = np.inf
+        for bucket in range(block * BLOCK, min(size, block * BLOCK + BLOCK)):
+            label = smaller(base + costs[line, bucket], labels[bucket])
+            labels[bucket] = label
+            best = smaller(label + open_prices[bucket], best)
+        block_best[block] = best
+        nearest = smaller(best, nearest)
+    return nearest
+
+
+@inner_kernel
+def close(
+    labels: NDArray[np.float64],
+    open_prices: NDArray[np.float64],
+    block_best: NDArray[np.float64],
+    bucket: int,
+) -> float:
+    """Bring ``block_best`` up to date after ``bucket`` was settled; the least distance left."""
+    block = bucket // BLOCK
+    best = np.inf
+    for other in range(block * BLOCK, min(labels.shape[0], block * BLOCK + BLOCK)):
+        best = smaller(labels[other] + open_prices[other], best)
+    block_best[block] = best
+    nearest = np.inf
+    for other in range(block_best.shape[0]):
+        nearest = smaller(block_best[other], nearest)
+    return nearest
+
+
+@inner_kernel
+def reach_rows(
+    reached: NDArray[np.float64],
+    bucket: int,
+    label: float,
+    means: NDArray[np.float64],
+    first: NDArray[np.int32],
+    following: NDArray[np.int32],
+    row_of: NDArray[np.int32],
+) -> bool:
+    """Note that the search came to the rows of ``bucket``; whether to any of them more cheaply.
+
+    A row may leave any of its buckets for the same others. So a bucket whose rows were all reached
+    at least as cheaply from elsewhere opens no shorter way.
+    """
+    cheaper = False
+    holding = first[bucket]
+    while holding != NOBODY:
+        row = row_of[holding]
+        reach = label + means[row, bucket]
+        if reach < reached[row]:
+            reached[row] = reach
+            cheaper = True
+        holding = following[holding]
+    return cheaper
+
+
+@inner_kernel
+def locate(
+    labels: NDArray[np.float64],
+    open_prices: NDArray[np.float64],
+    block_best: NDArray[np.float64],
+    distance: float,
+) -> int:
+    """The first open bucket at ``distance``."""
+    block = 0
+    while block_best[block] != distance:
+        block += 1
+    bucket = block * BLOCK
+    while labels[bucket] + open_prices[bucket] != distance:
+        bucket += 1
+    return bucket
+
+
+@inner_kernel
+def search(
+    network: Network,
+    matching: Matching,
+    means: NDArray[np.float64],
+    prices: NDArray[np.float64],
+    source: int,
+    trail: Trail,
+) -> int:
+    """Settle nodes from ``source`` on until one lacks units; the number of settled nodes."""
+    surplus, costs, stale, to_sink = network.surplus, network.costs, network.stale, network.to_sink
+    labels, open_prices, block_best, reached, order, settled, _, _ = trail
+    first, following, row_of = matching.first, matching.following, matching.row_of
+    free = matching.free
+    sink = means.shape[1]
+    for bucket in range(sink):
+        labels[bucket] = np.inf
+        open_prices[bucket] = prices[bucket]
+    for block in range(block_best.shape[0]):
+        block_best[block] = np.inf
+    for row in range(reached.shape[0]):
+        reached[row] = np.inf
+    node, label = source, -prices[source]
+    sink_label, sink_open = np.inf, source != sink
+    count = 0
+    while True:
+        order[count] = node
+        settled[count] = label
+        count += 1
+        if surplus[node] < 0:
+            return count
+        if node == sink:
+            nearest = relax(labels, open_prices, block_best, costs, sink, label)
+        else:
+            open_prices[node] = np.inf
+            sink_label = min(sink_label, label + to_sink[node])
+            if reach_rows(reached, node, label, means, first, following, row_of):
+                if stale[node]:
+                    cheapest_moves(costs, node, means, free, first, following, row_of)
+                    stale[node] = False
+                nearest = relax(labels, open_prices, block_best, costs, node, label)
+            else:
+                nearest = close(labels, open_prices, block_best, node)
+        if sink_open and sink_label + prices[sink] <= nearest:
+            node, label, sink_open = sink, sink_label, False
+        else:
+            node = locate(labels, open_prices, block_best, nearest)
+            label = labels[node]
+
+
+@inner_kernel
+def trace(
+    network: Network, matching: Matching, means: NDArray[np.float64], trail: Trail, count: int
+) -> int:
+    """Write the way to the last settled node into ``trail.path``, backwards; its length.
+
+    A node's label is that of the node before it plus the arc between them, to the last bit, so the
+    way is found again without having been noted. ``trail.carriers`` says which holding moves on
+    each arc between buckets.
+    """
+    sink = network.served.shape[0]
+    position, length = count - 1, 0
+    trail.path[0] = trail.order[position]
+    while position > 0:
+        node, label = trail.order[position], trail.settled[position]
+        earlier = 0
+        while True:
+            other = trail.order[earlier]
+            if node == sink:
+                cost = network.to_sink[other]
+            else:
+                cost = np.inf if network.stale[other] else network.costs[other, node]
+            if trail.settled[earlier] + cost == label:
+                break
+            earlier += 1
+        holding = NOBODY
+        if node != sink and other != sink:
+            holding = matching.first[other]
+            row = matching.row_of[holding]
+            while means[row, other] - matching.free[row, node] != cost:
+                holding = matching.following[holding]
+                row = matching.row_of[holding]
+        trail.carriers[length] = holding
+        length += 1
+        trail.path[length] = other
+        position = earlier
+    return length
+
+
+@inner_kernel
+def reprice(trail: Trail, count: int, prices: NDArray[np.float64]) -> None:
+    """Raise the prices of settled nodes by how much nearer they were than the last one."""
+    distance = 0.0
+    for position in range(count):
+        node = trail.order[position]
+        distance = max(distance, trail.settled[position] + prices[node])
+    for position in range(count):
+        prices[trail.order[position]] = distance - trail.settled[position]

@@ -1,0 +1,15 @@
+"""What FlowHash raises. Every message says what came, what was expected and what to do."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """An argument cannot be used as it is."""
+
+
+class MissingExtraError(ImportError):
+    """An optional part of FlowHash is used, but the packages it needs are not installed."""
+
+
+class SolverError(RuntimeError):
+    """A solver of another library did not deliver a solution."""

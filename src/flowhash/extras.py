@@ -1,0 +1,26 @@
+"""Optional dependencies: import them where they are used, fail with the extra's name."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from flowhash.errors import MissingExtraError
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import ``module``, which the extra ``extra`` installs.
+
+    Raises:
+        MissingExtraError: the module is not installed; the message has the command that does it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or module
+        if missing.partition(".")[0] != module.partition(".")[0]:
+            raise  # the module is there, but something it needs is not: not ours to explain
+        raise MissingExtraError(
+            f"{module} is not installed; it comes with an extra of FlowHash: "
+            f"pip install 'flowhash[{extra}]'"
+        ) from error

@@ -1,0 +1,81 @@
+"""The installed command as a person runs it, in processes of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowhash
+
+COMMAND = str(Path(sys.executable).with_name("flowhash"))
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "100", **environment},
+    )
+
+
+@pytest.mark.parametrize("words", [[COMMAND], [sys.executable, "-m", "flowhash"]])
+def test_version(words: list[str]) -> None:
+    done = run(*words, "--version")
+    assert done.returncode == 0
+    assert done.stdout == f"flowhash {flowhash.__version__}\n"
+
+
+def test_help_lists_the_commands() -> None:
+    done = run(COMMAND, "--help")
+    assert done.returncode == 0
+    assert "demo" in done.stdout
+    assert "--version" in done.stdout
+
+
+def test_unknown_command_is_one_clear_message() -> None:
+    done = run(COMMAND, "frobnicate")
+    assert done.returncode == 2
+    assert "frobnicate" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_demo_shows_proven_codes() -> None:
+    done = run(COMMAND, "demo", "--active", "2", "--penalty", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert "1797 handwritten digits" in done.stdout
+    assert "proven" in done.stdout
+    assert " no " not in done.stdout.split("proven")[1].split("Upper bound")[0]
+
+
+def test_start_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from flowhash.cli import main\n"
+        "main(['--version'])\n"
+        "print(sorted({'numpy', 'numba', 'typer', 'torch', 'sklearn'} & set(sys.modules)))\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.stdout.splitlines()[-1] == "[]", done.stdout + done.stderr
+
+
+def test_without_its_extra_it_says_what_to_install() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['typer'] = None\n"
+        "from flowhash.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    done = run(sys.executable, "-c", code, "demo")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "flowhash: typer is not installed; it comes with an extra of FlowHash: "
+        "pip install 'flowhash[cli]'\n"
+    )
+    assert run(sys.executable, "-c", code, "--help").returncode == 0
