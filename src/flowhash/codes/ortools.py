@@ -19,7 +19,7 @@ LARGEST_COST = 1e15  # OR-Tools multiplies costs by the number of nodes, in 64 b
 def ortools_codes(
     means: NDArray[np.float64], active: int, penalty: NDArray[np.float64]
 ) -> NDArray[np.int32]:
-    """Minimum-cost flow on G' (Figure 3): codes [n, k] of checked class means [n, d].
+    """Minimum-cost flow on G' (Theorem 1): codes [n, k] of checked class means [n, d].
 
     Nodes are the classes, the buckets and the sink; the classes' supply of k units each stands for
     the source. Arcs go in as arrays, class to bucket first, so that their flows are the codes.

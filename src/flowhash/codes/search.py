@@ -11,7 +11,7 @@ from flowhash.codes.matching import NOBODY, Matching
 from flowhash.codes.network import Network, cheapest_moves
 from flowhash.compile import inner_kernel, kernel, smaller
 
-BLOCK = 64  # buckets that share one entry of Trail.block_best
+BLOCK = 32  # buckets that share one entry of Trail.block_best
 
 
 class Trail(NamedTuple):
