@@ -39,8 +39,9 @@ def show(active: int, penalty: float) -> None:
     pixels = (digits.data - digits.data.mean(axis=0)) / (digits.data.std(axis=0) + 1e-3)
     means, _ = class_means(pixels, digits.target)
     console.print(
-        f"\n[bold]{len(pixels)} handwritten digits[/], 10 classes, {SIDE} × {SIDE} pixels. Each pixel is a"
-        f"\nbucket; each digit activates the {active} in which it is brightest against the average.\n"
+        f"\n[bold]{len(pixels)} handwritten digits[/], 10 classes, {SIDE} × {SIDE} pixels. "
+        f"Each pixel is a bucket;\neach digit activates the {active} in which it is brightest "
+        "against the average.\n"
     )
     free = assign_codes(means, active, 0.0)
     shared = assign_codes(means, active, penalty)
