@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
+
+import flowhash
+
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")
 
@@ -16,6 +20,15 @@ def test_the_readme_example_runs() -> None:
         names: dict[str, object] = {}
         exec(compile(block, "README.md", "exec"), names)
         assert names["found"].certified  # type: ignore[attr-defined]
+
+
+def test_the_bound_in_the_documents_is_the_certificate() -> None:
+    page = (ROOT / "docs/solver.md").read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    means = np.random.default_rng(0).normal(size=(30, 20))
+    found = flowhash.assign_codes(means, 3, 0.2)
+    names = {"np": np, "means": means, "active": 3, "penalty": 0.2, "found": found}
+    exec(compile(block, "docs/solver.md", "exec"), names)
 
 
 def test_the_readme_quotes_the_measured_solver() -> None:

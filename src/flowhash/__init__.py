@@ -19,11 +19,15 @@ if TYPE_CHECKING:
         topk_codes,
         upper_bound_gap,
     )
+    from flowhash.errors import InputError, MissingExtraError, SolverError
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Assignment",
+    "InputError",
+    "MissingExtraError",
+    "SolverError",
     "__version__",
     "assign_codes",
     "class_means",
@@ -38,7 +42,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its room on first use (PEP 562)."""
     if name in __all__:
-        return getattr(importlib.import_module("flowhash.codes"), name)
+        room = "flowhash.errors" if name.endswith("Error") else "flowhash.codes"
+        return getattr(importlib.import_module(room), name)
     raise AttributeError(f"module 'flowhash' has no attribute {name!r}")
 
 

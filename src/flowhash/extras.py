@@ -7,6 +7,9 @@ from types import ModuleType
 
 from flowhash.errors import MissingExtraError
 
+# Packages that are installed under another name than they are imported.
+PACKAGES = {"sklearn": "scikit-learn"}
+
 
 def require(module: str, extra: str) -> ModuleType:
     """Import ``module``, which the extra ``extra`` installs.
@@ -20,7 +23,8 @@ def require(module: str, extra: str) -> ModuleType:
         missing = error.name or module
         if missing.partition(".")[0] != module.partition(".")[0]:
             raise  # the module is there, but something it needs is not: not ours to explain
+        package = PACKAGES.get(missing.partition(".")[0], missing.partition(".")[0])
         raise MissingExtraError(
-            f"{module} is not installed; it comes with an extra of FlowHash: "
-            f"pip install 'flowhash[{extra}]'"
+            f"{package} is not installed; it comes with an extra of FlowHash: "
+            f"pip install 'flowhash[{extra}]' (in a clone: pip install '.[{extra}]')"
         ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Integral
 from typing import TypeVar
 
 from flowhash.errors import InputError
@@ -31,8 +32,8 @@ def in_shards(
         rows: how many there are.
         threads: how many threads at the most; all available cores by default.
     """
-    if threads is not None and threads < 1:
-        raise InputError(f"threads is {threads}; give 1 or more, or None for all cores")
+    if threads is not None and (not isinstance(threads, Integral) or threads < 1):
+        raise InputError(f"threads is {threads}; give a whole number from 1, or None for all cores")
     most = available_threads() if threads is None else threads
     count = max(1, min(most, rows // ROWS_PER_SHARD))
     if count == 1:

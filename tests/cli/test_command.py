@@ -51,7 +51,7 @@ def test_demo_shows_proven_codes() -> None:
     assert done.returncode == 0, done.stderr
     assert "1797 handwritten digits" in done.stdout
     assert "proven" in done.stdout
-    assert " no " not in done.stdout.split("proven")[1].split("Upper bound")[0]
+    assert " no " not in done.stdout.split("proven")[1].split("upper bound")[0]
 
 
 def test_start_imports_nothing_heavy() -> None:
@@ -76,6 +76,30 @@ def test_without_its_extra_it_says_what_to_install() -> None:
     assert done.returncode == 2
     assert done.stderr == (
         "flowhash: typer is not installed; it comes with an extra of FlowHash: "
-        "pip install 'flowhash[cli]'\n"
+        "pip install 'flowhash[demo]' (in a clone: pip install '.[demo]')\n"
     )
-    assert run(sys.executable, "-c", code, "--help").returncode == 0
+    helped = run(sys.executable, "-c", code, "--help")
+    assert helped.returncode == 0
+    assert "flowhash[cli]" in helped.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--active", "99"], "active is 99; choose"),
+        (["--penalty", "-1"], "penalty contains -1.0; every penalty must be at least 0"),
+        (["--penalty", "inf"], "penalty contains inf"),
+    ],
+)
+def test_a_users_mistake_is_one_line(words: list[str], said: str) -> None:
+    done = run(COMMAND, "demo", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_terminal_without_unicode_gets_something_readable() -> None:
+    done = run(COMMAND, "demo", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "1797 handwritten digits" in done.stdout

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from flowhash.codes import assign_codes, objective, topk_codes
+from flowhash.codes.certificate import certify
 from tests.codes import oracles
 
 # How many codes brute force may try: C(size, active) ** rows.
@@ -134,6 +135,28 @@ def test_a_huge_penalty_makes_loads_even_and_still_picks_the_best(
     np.testing.assert_array_equal(huge.codes, large.codes)
 
 
+def test_certificate_fails_for_codes_that_are_not_optimal() -> None:
+    """At a penalty of a million the proof still tells a thousandth of the means' size apart."""
+    rng = np.random.default_rng(11)
+    for penalty in (0.0, 0.1, 1.0, 1e6):
+        means = rng.normal(size=(40, 50))
+        found = assign_codes(means, 2, penalty)
+        penalties = np.full(50, penalty)
+        wrong = found.codes.copy()
+        wrong[[0, 1]] = wrong[[1, 0]]
+        certificate = certify(wrong, means, penalties, found.prices)
+        assert certificate.gap > 1e-3 > certificate.rounding
+        assert certificate.gap == pytest.approx(
+            objective(wrong, means, penalty) - found.objective, abs=1e-6
+        )
+
+
+def test_says_what_it_is() -> None:
+    assert repr(assign_codes(np.eye(3), 1, 1.0)) == (
+        "Assignment(3 classes, 1 of 3 buckets each, objective -3, gap 0.0e+00, certified)"
+    )
+
+
 def test_one_class_takes_its_best_whatever_sharing_costs() -> None:
     means = np.random.default_rng(2).normal(size=(1, 40))
     np.testing.assert_array_equal(assign_codes(means, 5, 7.0).codes, topk_codes(means, 5))
@@ -180,7 +203,15 @@ def test_prices_agree_with_the_loads() -> None:
     assert (found.prices[load > 0] >= (2 * penalty * (load - 1))[load > 0] - 1e-9).all()
 
 
+class TensorWithGradient:
+    """Refuses to become an array the way a torch tensor does."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach()")
+
+
 BAD = [
+    ("tensor with gradient", TensorWithGradient(), 1, 0.1, {}, "detach"),
     ("no class", np.empty((0, 4)), 1, 0.1, {}, "no class"),
     ("no bucket", np.empty((4, 0)), 1, 0.1, {}, "no buckets"),
     ("one dimension", np.zeros(4), 1, 0.1, {}, "two dimensions"),
@@ -188,15 +219,20 @@ BAD = [
     ("complex", np.zeros((2, 2), complex), 1, 0.1, {}, "real numbers"),
     ("NaN", [[0.0, np.nan]], 1, 0.1, {}, r"class_means\[0, 1\] is nan"),
     ("infinity", [[0.0, 1.0], [np.inf, 0.0]], 1, 0.1, {}, r"class_means\[1, 0\] is inf"),
+    ("ragged", [[1.0], [1.0, 2.0]], 1, 0.1, {}, "cannot be read"),
+    ("masked", np.ma.masked_array([[1.0]], [[True]]), 1, 0.1, {}, "masks are not used"),
     ("overflow", [[1e200, 0.0]], 1, 0.1, {}, "overflow"),
     ("k = 0", np.zeros((2, 3)), 0, 0.1, {}, "1 <= active <= 3"),
     ("k > d", np.zeros((2, 3)), 4, 0.1, {}, "1 <= active <= 3"),
     ("k = 1.5", np.zeros((2, 3)), 1.5, 0.1, {}, "whole number"),
+    ("k = True", np.zeros((2, 3)), True, 0.1, {}, "whole number"),
     ("negative λ", np.zeros((2, 3)), 1, -0.1, {}, "at least 0"),
     ("NaN λ", np.zeros((2, 3)), 1, np.nan, {}, "at least 0"),
     ("infinite λ", np.zeros((2, 3)), 1, np.inf, {}, "finite"),
     ("λ of wrong length", np.zeros((2, 3)), 1, [0.1, 0.2], {}, r"one per bucket: \(3,\)"),
-    ("λ is text", np.zeros((2, 3)), 1, "x", {}, "penalty must be"),
+    ("λ is text", np.zeros((2, 3)), 1, "x", {}, "penalty has dtype"),
+    ("λ is None", np.zeros((2, 3)), 1, None, {}, "penalty has dtype object"),
+    ("λ too large", np.zeros((2, 3)), 1, 1e300, {}, "up to 1e"),
     ("prices of wrong length", np.zeros((2, 3)), 1, 1.0, {"prices": [0.0]}, r"expected \(3,\)"),
     ("NaN prices", np.zeros((2, 3)), 1, 1.0, {"prices": [0, 0, np.nan]}, "start cold"),
     ("unknown solver", np.zeros((2, 3)), 1, 1.0, {"solver": "simplex"}, "'flow', 'ortools'"),

@@ -93,3 +93,12 @@ def test_bad_codes_say_what_to_do(codes: Any, words: str) -> None:
 def test_labels_must_match_the_items() -> None:
     with pytest.raises(ValueError, match=r"expected \(3,\), one label an item"):
         class_means(np.zeros((3, 2)), [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [([0, None, 1], "no None"), ([0.0, np.nan, 1.0], "labels contain NaN")],
+)
+def test_missing_labels_are_refused(labels: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        class_means(np.zeros((3, 2)), labels)

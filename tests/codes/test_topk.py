@@ -87,3 +87,5 @@ def test_bad_arguments_say_what_to_do() -> None:
         topk_codes([["a"]], 1)
     with pytest.raises(ValueError, match="threads is 0"):
         topk_codes(np.zeros((2, 3)), 1, threads=0)
+    with pytest.raises(ValueError, match=r"threads is 1\.5"):
+        topk_codes(np.zeros((2, 3)), 1, threads=1.5)  # type: ignore[arg-type]

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from flowhash import __version__
 from flowhash.errors import MissingExtraError
+from flowhash.extras import require
 
-USAGE = """Usage: flowhash [--version] [--help] COMMAND
-
-The library works as it is installed; the command line needs two more packages."""
+USAGE = "Usage: flowhash [--version] [--help] COMMAND"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,10 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"flowhash {__version__}")
         return
     try:
-        from flowhash.cli.app import run
+        require("typer", "demo" if "demo" in words else "cli")
     except MissingExtraError as error:
-        asked_for_help = not words or words in (["--help"], ["-h"])
-        print(USAGE if asked_for_help else "", end="\n" if asked_for_help else "")
+        if words in (["--help"], ["-h"]):
+            print(f"{USAGE}\n\nThe library is ready to use; the commands are not yet: {error}")
+            return
         print(f"flowhash: {error}", file=sys.stderr)
-        sys.exit(0 if asked_for_help else 2)
+        sys.exit(2)
+    from flowhash.cli.app import run
+
     run(words)

@@ -5,18 +5,15 @@ Exit code 0 is success, 2 the user's mistake (one line says which), 1 a fault of
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import typer
 
 from flowhash import __version__
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.extras import require
-
-if TYPE_CHECKING:
-    import typer
-else:
-    typer = require("typer", "cli")
 
 app = typer.Typer(
     name="flowhash",
@@ -47,11 +44,9 @@ def _options(
 
 @app.command(epilog="Example:  flowhash demo --active 2 --penalty 0.5")
 def demo(
-    active: Annotated[
-        int, typer.Option(help="k, the buckets that each digit activates.", min=1, max=64)
-    ] = 3,
+    active: Annotated[int, typer.Option(help="k, the buckets of each digit, 1 to 8.")] = 3,
     penalty: Annotated[
-        float, typer.Option(help="λ, what two digits pay for sharing a bucket.", min=0.0)
+        float, typer.Option(help="λ, what sharing a bucket costs, 0 or more.")
     ] = 1.0,
 ) -> None:
     """See the exact code solver at work on scikit-learn's handwritten digits."""
@@ -62,6 +57,9 @@ def demo(
 
 def run(arguments: Sequence[str]) -> None:
     """Run the command with these arguments and exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without λ shows a question mark
     try:
         app(args=list(arguments))
     except (InputError, MissingExtraError) as error:

@@ -45,17 +45,19 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Assignment:
     """The codes of a mini-batch's classes and the proof of their optimality.
 
     Attributes:
         codes: the active buckets of each class [n, k] int32, ascending in each row.
         objective: the minimum of the paper's ĝ, which these codes reach.
-        prices: the buckets' dual prices [d] float64. Bucket ``q`` with load ``y`` has a price
-            between ``2 λ_q (y - 1)`` and ``2 λ_q y``; hand them to the next batch to start it warm.
+        prices: the buckets' dual prices [d] float64; hand them to the next batch to start it warm.
+            Bucket ``q`` with load ``y`` has a price between ``2 λ_q (y - 1)`` and ``2 λ_q y``; no
+            lower limit where it is empty, no upper one where all classes are in it.
         gap: objective less the lower bound that ``prices`` prove. Zero, up to ``rounding``.
-        rounding: what floating-point sums of this size may be off by.
+        rounding: how large the gap of optimal codes may be, since prices and means are float64. It
+            grows with the penalty: at ``λ = 1e9`` no float64 price tells costs of 1e-7 apart.
     """
 
     codes: NDArray[np.int32]
@@ -63,6 +65,14 @@ class Assignment:
     prices: NDArray[np.float64]
     gap: float
     rounding: float
+
+    def __repr__(self) -> str:
+        classes, active = self.codes.shape
+        state = "certified" if self.certified else f"not certified, rounding {self.rounding:.1e}"
+        return (
+            f"Assignment({classes} classes, {active} of {len(self.prices)} buckets each, "
+            f"objective {self.objective:.6g}, gap {self.gap:.1e}, {state})"
+        )
 
     @property
     def certified(self) -> bool:
@@ -123,5 +133,5 @@ def assign_codes(
     penalty_of = checks.penalties(penalty, size)
     warm = None if prices is None else checks.start_prices(prices, size)
     codes, dual = SOLVERS[solver]()(means, count, penalty_of, warm)
-    objective, bound, rounding = certify(codes, means, penalty_of, dual)
-    return Assignment(codes, objective, dual, objective - bound, rounding)
+    objective, gap, rounding = certify(codes, means, penalty_of, dual)
+    return Assignment(codes, objective, dual, gap, rounding)

@@ -40,6 +40,19 @@ def float_bits(values: NDArray[Any]) -> tuple[NDArray[Any], Any]:
     return values.view(np.int64), np.int64(0x7FF0000000000000)
 
 
+def numbers(values: ArrayLike, name: str) -> NDArray[Any]:
+    """``values`` as an array of real numbers of any shape."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InputError(f"{name} is a masked array, and masks are not used; fill or drop its gaps")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors with gradients
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} has dtype {array.dtype}; expected an array of real numbers")
+    return array
+
+
 def matrix(values: ArrayLike, name: str, columns: str, dtypes: tuple[type, ...]) -> NDArray[Any]:
     """``values`` as a contiguous two-dimensional float array, in the first dtype unless it has one.
 
@@ -49,14 +62,9 @@ def matrix(values: ArrayLike, name: str, columns: str, dtypes: tuple[type, ...])
         columns: what its columns are called, for the message.
         dtypes: the accepted types.
     """
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"dtype {array.dtype}")
-        dtype = array.dtype if array.dtype in dtypes else np.dtype(dtypes[0])
-        array = np.ascontiguousarray(array, dtype=dtype)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of real numbers, not {error}") from error
+    array = numbers(values, name)
+    dtype = array.dtype if array.dtype in dtypes else np.dtype(dtypes[0])
+    array = np.ascontiguousarray(array, dtype=dtype)
     if array.ndim != 2:
         raise InputError(
             f"{name} has shape {array.shape}; expected two dimensions, one row each and "
@@ -96,32 +104,34 @@ def summable(array: NDArray[np.float64], name: str) -> None:
 def active_count(active: int, size: int) -> int:
     """``active`` (k) as a number of buckets between 1 and ``size`` (d)."""
     try:
-        count = operator.index(active)
+        count = -1 if isinstance(active, bool) else operator.index(active)
     except TypeError:
-        raise InputError(f"active is {active!r}; expected a whole number of buckets") from None
+        count = -1
     if not 1 <= count <= size:
         raise InputError(
-            f"active is {count}, but there are {size} buckets; choose 1 <= active <= {size}"
+            f"active is {active!r}; expected a whole number with 1 <= active <= {size}, the number "
+            f"of buckets"
         )
     return count
 
 
 def penalties(penalty: ArrayLike, size: int) -> NDArray[np.float64]:
     """``penalty`` (λ) as one non-negative number per bucket [d]."""
-    try:
-        array = np.asarray(penalty, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"penalty must be a number or one per bucket, not {penalty!r}") from error
+    array = numbers(penalty, "penalty").astype(np.float64)
     if array.ndim and array.shape != (size,):
         raise InputError(
             f"penalty has shape {array.shape}; expected one number, or one per bucket: ({size},)"
         )
     lowest, highest = float(array.min()), float(array.max())
-    if not (lowest >= 0.0 and highest <= LARGEST):
-        worst = lowest if not lowest >= 0.0 else highest
+    if not lowest >= 0.0:
         raise InputError(
-            f"penalty contains {worst}; every penalty must be finite and at least 0. "
-            f"Use 0 for no penalty (then the codes are the top-k of each class)"
+            f"penalty contains {lowest}; every penalty must be at least 0. Use 0 for no penalty "
+            f"(then the codes are the top-k of each class)"
+        )
+    if highest > LARGEST:
+        raise InputError(
+            f"penalty contains {highest}; expected finite numbers up to {LARGEST:g}. From about a "
+            f"thousand times the class means on, a larger penalty changes no code"
         )
     if array.ndim == 0:
         return np.full(size, float(array))
@@ -130,17 +140,17 @@ def penalties(penalty: ArrayLike, size: int) -> NDArray[np.float64]:
 
 def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
     """``prices`` to start from, one finite number per bucket [d]."""
-    try:
-        array = np.ascontiguousarray(prices, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"prices must be one number per bucket, not {prices!r}") from error
+    array = np.ascontiguousarray(numbers(prices, "prices"), dtype=np.float64)
     if array.shape != (size,):
         raise InputError(
             f"prices has shape {array.shape}; expected ({size},), the prices of an earlier "
             f"assignment over the same {size} buckets"
         )
     if not np.abs(array).max() <= LARGEST:
-        raise InputError("prices are not all finite numbers; leave them out to start cold")
+        raise InputError(
+            f"prices contain {array[np.abs(array).argmax()]}; expected finite numbers up to "
+            f"{LARGEST:g}. Leave prices out to start cold"
+        )
     return array
 
 

@@ -13,8 +13,8 @@ from flowhash.errors import InputError
 
 def _labelled(
     embeddings: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[Any], NDArray[np.intp], int]:
-    """Checked embeddings [n, d] float64, class numbers 0 .. n_c - 1 [n], and n_c."""
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
+    """Checked embeddings [n, d] float64, the classes [n_c], each item's place among them [n]."""
     items = checks.matrix(embeddings, "embeddings", "buckets", (np.float64,))
     checks.finite(items, "embeddings")
     names = np.asarray(labels)
@@ -22,8 +22,23 @@ def _labelled(
         raise InputError(
             f"labels has shape {names.shape}; expected ({len(items)},), one label an item"
         )
-    classes, numbers = np.unique(names, return_inverse=True)
-    return items, numbers, len(classes)
+    if len(items) == 0:
+        raise InputError("there are no items; expected at least one")
+    try:
+        classes, numbers = np.unique(names, return_inverse=True)
+    except TypeError as error:
+        raise InputError(
+            f"labels cannot be told apart ({error}); give numbers or strings only, no None"
+        ) from error
+    if names.dtype.kind == "f" and np.isnan(names).any():
+        raise InputError("labels contain NaN; drop the items without a label")
+    return items, classes, numbers
+
+
+def _means(items: NDArray[Any], numbers: NDArray[np.intp], count: int) -> NDArray[np.float64]:
+    sums = np.zeros((count, items.shape[1]))
+    np.add.at(sums, numbers, items)
+    return np.asarray(sums / np.bincount(numbers, minlength=count)[:, None])
 
 
 def class_means(
@@ -36,18 +51,16 @@ def class_means(
         labels: their classes [n]; numbers or strings.
 
     Returns:
-        The means [n_c, d] float64 and the class labels [n_c], both in sorted label order.
+        The means [n_c, d] float64 and the class labels [n_c], both in sorted label order: the row
+        of an item's class is ``np.searchsorted(classes, labels)``.
 
     Example:
         >>> means, classes = class_means([[1.0, 3.0], [3.0, 5.0], [0.0, 1.0]], ["b", "b", "a"])
         >>> means.tolist(), classes.tolist()
         ([[0.0, 1.0], [2.0, 4.0]], ['a', 'b'])
     """
-    items, numbers, count = _labelled(embeddings, labels)
-    sums = np.zeros((count, items.shape[1]))
-    np.add.at(sums, numbers, items)
-    means = sums / np.bincount(numbers, minlength=count)[:, None]
-    return means, np.unique(np.asarray(labels))
+    items, classes, numbers = _labelled(embeddings, labels)
+    return _means(items, numbers, len(classes)), classes
 
 
 def objective(codes: ArrayLike, class_means: ArrayLike, penalty: ArrayLike) -> float:
@@ -88,9 +101,11 @@ def item_objective(
 
     For classes of m items each, the code ``z`` of its class given to every item ``h`` costs
     ``item_objective(h, …, λ) == m * objective(z, means, m * λ)``, and for the best codes
-    ``m * min objective(·, means, m * λ) + upper_bound_gap(…) >= min item_objective(·, …, λ)``.
+    ``m * min objective(·, means, m * λ) + upper_bound_gap(…) >= min item_objective(·, …, λ)``. With
+    classes of different sizes each function is still what its formula says, but this does not hold.
     """
-    items, numbers, count = _labelled(embeddings, labels)
+    items, classes, numbers = _labelled(embeddings, labels)
+    count = len(classes)
     size = items.shape[1]
     code = checks.code_matrix(codes, len(items), size)
     unary = -np.take_along_axis(items, code, axis=1).sum()
@@ -117,9 +132,8 @@ def upper_bound_gap(embeddings: ArrayLike, labels: ArrayLike, active: int) -> fl
         >>> upper_bound_gap([[1.0, 3.0], [3.0, 5.0]], ["a", "a"], active=1)
         0.0
     """
-    items, numbers, _ = _labelled(embeddings, labels)
+    items, classes, numbers = _labelled(embeddings, labels)
     count = checks.active_count(active, items.shape[1])
-    means, _ = class_means(items, numbers)
-    deviations = means[numbers] - items
+    deviations = _means(items, numbers, len(classes))[numbers] - items
     largest = np.partition(deviations, -count, axis=1)[:, -count:]
     return float(largest.sum())
