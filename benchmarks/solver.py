@@ -15,7 +15,7 @@ as arrays, and both are timed from class means to codes.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 
 from measure import RESULTS, machine, median, seconds  # isort: skip  (sets the threads first)
@@ -31,49 +31,50 @@ SIZES = (64, 128, 256, 512)
 ACTIVE = (1, 2, 4)
 PENALTIES = (0.1, 1.0)
 INSTANCES = 7  # random problems a grid point
-REPEATS = 3  # runs of the fast solver on each
+REPEATS = 3  # runs of each solver on each
 BATCHES = 6  # batches of a warm-started sequence, the first of them cold
+
+
+def median_seconds(work: Callable[[], object]) -> float:
+    """The median of a few runs."""
+    return median([seconds(work) for _ in range(REPEATS)])
 
 
 def compare_cold(classes: int, size: int, active: int, penalty: float) -> Cell:
     """One grid point: medians over random problems, the solvers turn by turn."""
     ours, theirs, ratios, differences = [], [], [], []
+    penalties = np.full(size, penalty)
     for instance in range(INSTANCES):
         means = np.random.default_rng([instance, classes, size, active]).random((classes, size))
-        codes = ortools_codes(means, active, np.full(size, penalty))
+        codes = ortools_codes(means, active, penalties)
         best = assign_codes(means, active, penalty)
         assert best.certified, (classes, size, active, penalty)
         other = objective(codes, means, penalty)
         differences.append(abs(best.objective - other) / abs(other))
-        slow = seconds(lambda m=means: ortools_codes(m, active, np.full(size, penalty)))
-        fast = median(
-            [seconds(lambda m=means: assign_codes(m, active, penalty)) for _ in range(REPEATS)]
-        )
-        ours.append(fast)
-        theirs.append(slow)
-        ratios.append(slow / fast)
-    return Cell(
-        classes,
-        size,
-        active,
-        penalty,
-        median(ours),
-        median(theirs),
-        median(ratios),
-        max(differences),
-    )
+        theirs.append(median_seconds(lambda m=means: ortools_codes(m, active, penalties)))
+        ours.append(median_seconds(lambda m=means: assign_codes(m, active, penalty)))
+        ratios.append(theirs[-1] / ours[-1])
+    times = median(ours), median(theirs), median(ratios)
+    return Cell(classes, size, active, penalty, *times, max(differences))
 
 
 def learning_batches(
-    classes: int, size: int, active: int, penalty: float, same_classes: bool
+    classes: int, size: int, active: int, penalty: float, kind: str
 ) -> Iterator[NDArray[np.float64]]:
-    """Class means of a network that has learnt codes: 3 at the class's buckets, plus noise.
+    """Class means as training gives them, batch after batch.
 
-    The buckets come from an earlier assignment of all classes, as they do in training. A batch has
-    all of them, or a random part (as 64 of 100, or 512 of 820); its noise is its own.
+    A network that has learnt codes: 3 at the class's buckets, which come from an earlier assignment
+    of all classes, plus noise of the batch. The batch has the ``same`` classes each time, or
+    ``other`` ones: a random part of 1.6 times as many. ``slow``: costs without favourites that hardly change.
     """
     rng = np.random.default_rng([classes, size, active])
-    pool = classes if same_classes else classes * 8 // 5
+    if kind == "slow":
+        means = rng.random((classes, size))
+        for _ in range(BATCHES):
+            means = means + 0.02 / size * rng.standard_normal((classes, size))
+            yield means
+        return
+    pool = classes if kind == "same" else classes * 8 // 5
     favourites = assign_codes(rng.random((pool, size)), active, penalty).codes.astype(np.int64)
     for _ in range(BATCHES):
         chosen = favourites[rng.choice(pool, classes, replace=False)]
@@ -82,49 +83,26 @@ def learning_batches(
         yield means
 
 
-def compare_warm(
-    classes: int, size: int, active: int, penalty: float, same_classes: bool
-) -> WarmCell:
+def compare_warm(classes: int, size: int, active: int, penalty: float, kind: str) -> WarmCell:
     """A sequence of batches, each started from the prices of the one before."""
     warm, cold, theirs, ratios = [], [], [], []
+    penalties = np.full(size, penalty)
     prices = None
-    for means in learning_batches(classes, size, active, penalty, same_classes):
-        started = prices
-        found = assign_codes(means, active, penalty, prices=started)
+    for means in learning_batches(classes, size, active, penalty, kind):
+        found = assign_codes(means, active, penalty, prices=prices)
         reference = assign_codes(means, active, penalty)
         assert found.certified
         assert abs(found.objective - reference.objective) <= 1e-9 * abs(reference.objective)
-        if started is not None:
-            slow = seconds(lambda m=means: ortools_codes(m, active, np.full(size, penalty)))
+        if prices is not None:
+            theirs.append(median_seconds(lambda m=means: ortools_codes(m, active, penalties)))
             warm.append(
-                median(
-                    [
-                        seconds(
-                            lambda m=means, p=started: assign_codes(m, active, penalty, prices=p)
-                        )
-                        for _ in range(5)
-                    ]
-                )
+                median_seconds(lambda m=means, p=prices: assign_codes(m, active, penalty, prices=p))
             )
-            cold.append(
-                median(
-                    [seconds(lambda m=means: assign_codes(m, active, penalty)) for _ in range(5)]
-                )
-            )
-            theirs.append(slow)
-            ratios.append(slow / warm[-1])
+            cold.append(median_seconds(lambda m=means: assign_codes(m, active, penalty)))
+            ratios.append(theirs[-1] / warm[-1])
         prices = found.prices
-    return WarmCell(
-        classes,
-        size,
-        active,
-        penalty,
-        same_classes,
-        median(warm),
-        median(cold),
-        median(theirs),
-        median(ratios),
-    )
+    times = median(warm), median(cold), median(theirs), median(ratios)
+    return WarmCell(classes, size, active, penalty, kind, *times)
 
 
 def main() -> None:
@@ -143,8 +121,8 @@ def main() -> None:
     warm_cells = []
     shapes = ((64, 64), (64, 256), (256, 256), (512, 512))
     for (classes, size), active, penalty in product(shapes, ACTIVE, PENALTIES):
-        for same_classes in (True, False):
-            warm_cell = compare_warm(classes, size, active, penalty, same_classes)
+        for kind in ("same", "other", "slow"):
+            warm_cell = compare_warm(classes, size, active, penalty, kind)
             warm_cells.append(warm_cell)
             print(warm_cell, flush=True)
     text = markdown(cells, warm_cells, machine())

@@ -9,19 +9,30 @@ from __future__ import annotations
 
 import argparse
 
-from measure import machine, median, seconds  # isort: skip  (sets the number of threads first)
+from measure import RESULTS, machine, median, seconds  # isort: skip  (sets the number of threads first)
 
 import numpy as np
 
 from flowhash.codes import topk_codes
 
-SIZE, ACTIVE, REPEATS = 256, 4, 5
+ROWS, SIZE, ACTIVE, REPEATS = 1_000_000, 256, 4, 5
+PAGE = """\
+# Top-k codes, measured
+
+Written by `python benchmarks/topk.py` (part of `make bench`); do not edit by hand.
+{rows} × 256 float32, k = 4, medians of 5 runs, turn by turn. The bar is 3 times `np.argpartition`.
+Machine: {machine}.
+
+| | seconds | faster |
+|---|---:|---:|
+{table}
+"""
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=ROWS)
     rows = parser.parse_args().rows
     values = np.random.default_rng(0).standard_normal((rows, SIZE), dtype=np.float32)
     partition = SIZE - ACTIVE
@@ -33,11 +44,16 @@ def main() -> None:
         all_cores.append(seconds(lambda: topk_codes(values, ACTIVE)))
     expected = np.sort(np.argpartition(values[:5000], partition, axis=1)[:, partition:], axis=1)
     assert np.array_equal(topk_codes(values[:5000], ACTIVE), expected)
-    print(f"{rows} × {SIZE} float32, k = {ACTIVE}; {machine()}; median of {REPEATS}")
-    print(f"np.argpartition       {median(theirs):7.3f} s")
-    for name, times in (("topk_codes, 1 thread ", one), ("topk_codes, all cores", all_cores)):
-        ratio = median(theirs) / median(times)
-        print(f"{name} {median(times):7.3f} s   {ratio:5.1f} times as fast")
+    runs = (("np.argpartition", theirs), ("topk_codes, 1 thread", one), ("all cores", all_cores))
+    table = "\n".join(
+        f"| {name} | {median(times):.3f} | {median(theirs) / median(times):.1f}× |"
+        for name, times in runs
+    )
+    text = PAGE.format(rows=rows, machine=machine(), table=table)
+    print(text)
+    if rows == ROWS:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / "topk.md").write_text(text)
 
 
 if __name__ == "__main__":

@@ -46,6 +46,8 @@ def test_the_readme_quotes_the_measured_solver() -> None:
     assert len(quoted) >= 3
     for classes, size, active, *figures in quoted:
         assert tuple(figures) == measured[classes, size, active, "0.1"]
+    least = min(measured.values(), key=lambda figures: float(figures[-1].rstrip("×")))[-1]
+    assert re.search(rf"smallest gain of\s+the grid is {least} ", (ROOT / "README.md").read_text())
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +15,6 @@ COMMAND = str(Path(sys.executable).with_name("flowhash"))
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    import os
-
     return subprocess.run(
         words,
         capture_output=True,
@@ -52,6 +51,13 @@ def test_demo_shows_proven_codes() -> None:
     assert "1797 handwritten digits" in done.stdout
     assert "proven" in done.stdout
     assert " no " not in done.stdout.split("proven")[1].split("upper bound")[0]
+
+
+@pytest.mark.parametrize("penalty", ["0", "1e9", "1e100"])
+def test_demo_with_any_penalty(penalty: str) -> None:
+    done = run(COMMAND, "demo", "--penalty", penalty)
+    assert done.returncode == 0, done.stderr
+    assert "proven" in done.stdout
 
 
 def test_start_imports_nothing_heavy() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,6 @@ COSTS = {
 
 
 def _code_count(rows: int, size: int, active: int) -> float:
-    from math import comb
-
     return float(comb(size, active)) ** rows
 
 
@@ -135,6 +135,54 @@ def test_a_huge_penalty_makes_loads_even_and_still_picks_the_best(
     np.testing.assert_array_equal(huge.codes, large.codes)
 
 
+def test_penalties_of_any_size_side_by_side() -> None:
+    """A bucket that is out of the question must not spoil the numbers of the others."""
+    means = [[5.0, 0, 0, 0], [0, 5, 0, 0], [0, 0, 5, 4], [0, 0, 5, 4.5]]
+    found = assign_codes(means, 1, [1e36, 2e18, 1.0, 1.0])
+    assert found.codes.ravel().tolist() == [0, 1, 2, 3]
+    rng = np.random.default_rng(12)
+    for _ in range(60):
+        rows, size = rng.integers(2, 5, size=2)
+        means = rng.normal(size=(rows, size))
+        penalty = 10.0 ** rng.uniform(-300, 90, size=size)
+        found = assign_codes(means, 1, penalty)
+        least = oracles.least_cost(means, 1, penalty)
+        assert found.objective == pytest.approx(least, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "active"), [(90, 100, 4), (60, 80, 40), (100, 70, 69), (40, 200, 3)]
+)
+@pytest.mark.parametrize("difference", [0.0, 1e-9, 1e-3])
+def test_classes_that_are_alike(rows: int, size: int, active: int, difference: float) -> None:
+    """A network that has learnt nothing yet: the loads alone decide, along a water mark."""
+    rng = np.random.default_rng(13)
+    common = rng.normal(size=size)
+    means = common + difference * rng.normal(size=(rows, size))
+    for penalty in (0.01, 1.0):
+        found = assign_codes(means, active, penalty)
+        assert found.certified
+        if difference == 0.0:
+            # One row after the other into the bucket where one more is cheapest, none twice.
+            steps = 2 * penalty * np.arange(rows) - common[:, None]
+            loads = np.bincount(
+                np.argsort(steps, axis=None, kind="stable")[: rows * active] // rows, minlength=size
+            )
+            cost = (penalty * loads * (loads - 1) - common * loads).sum()
+            assert found.objective == pytest.approx(cost, rel=1e-12)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    rng = np.random.default_rng(14)
+    problems = [rng.normal(size=(rows, 130)) for rows in (20, 64, 90, 131) for _ in range(4)]
+    alone = [assign_codes(means, 3, 0.2) for means in problems]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda means: assign_codes(means, 3, 0.2), problems * 3))
+    for found, expected in zip(together, alone * 3, strict=True):
+        np.testing.assert_array_equal(found.codes, expected.codes)
+        np.testing.assert_array_equal(found.prices, expected.prices)
+
+
 def test_certificate_fails_for_codes_that_are_not_optimal() -> None:
     """At a penalty of a million the proof still tells a thousandth of the means' size apart."""
     rng = np.random.default_rng(11)
@@ -183,7 +231,10 @@ def test_is_deterministic_and_leaves_its_input_alone() -> None:
 def test_reads_other_types_and_layouts() -> None:
     means = np.random.default_rng(6).integers(-9, 9, size=(7, 6))
     expected = assign_codes(means.astype(float), 2, 0.25)
-    for other in (means, means.tolist(), np.asfortranarray(means), means.astype(np.float32)):
+    frozen = means.astype(float)
+    frozen.flags.writeable = False
+    others = (means, means.tolist(), np.asfortranarray(means), means.astype(np.float32), frozen)
+    for other in others:
         np.testing.assert_array_equal(assign_codes(other, 2, 0.25).codes, expected.codes)
 
 
@@ -236,6 +287,7 @@ BAD = [
     ("prices of wrong length", np.zeros((2, 3)), 1, 1.0, {"prices": [0.0]}, r"expected \(3,\)"),
     ("NaN prices", np.zeros((2, 3)), 1, 1.0, {"prices": [0, 0, np.nan]}, "start cold"),
     ("unknown solver", np.zeros((2, 3)), 1, 1.0, {"solver": "simplex"}, "'flow', 'ortools'"),
+    ("solver is a list", np.zeros((2, 3)), 1, 1.0, {"solver": ["flow"]}, "'flow', 'ortools'"),
 ]
 
 

@@ -94,7 +94,7 @@ def test_large(rows: int, size: int, active: int, kind: str) -> None:
 def test_any_shape(
     rows: int, size: int, share: float, kind: str, penalty: float, seed: int
 ) -> None:
-    active = max(1, round(share * min(size, 8)))
+    active = max(1, round(share * min(size, 30)))
     rng = np.random.default_rng(seed)
     means = KINDS[kind](rng, rows, size, active)
     penalties = penalty * rng.choice([0.0, 0.5, 1.0, 1.5], size=size)
@@ -112,6 +112,14 @@ def test_the_papers_grid(rows: int, size: int, active: int, penalty: float) -> N
         assert_same_optimum(kind(rng, rows, size, active), active, penalty)
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-90, 1e90])
+def test_means_of_any_size(size: float) -> None:
+    means = size * np.random.default_rng(10).random((20, 12))
+    theirs = assign_codes(means, 2, 0.1 * size, solver="ortools")
+    ours = assign_codes(means, 2, 0.1 * size)
+    assert ours.objective == pytest.approx(theirs.objective, rel=1e-5, abs=0.0)
+
+
 def test_its_prices_certify_its_codes() -> None:
     """With costs that are whole millionths nothing is rounded, so the gap closes here too."""
     rng = np.random.default_rng(9)
@@ -122,5 +130,6 @@ def test_its_prices_certify_its_codes() -> None:
 
 
 def test_a_penalty_beyond_whole_numbers_is_said() -> None:
-    with pytest.raises(RuntimeError, match="solver='flow'"):
-        assign_codes(np.eye(4), 1, 1e14, solver="ortools")
+    for means, penalty in ((np.eye(4), 1e14), (1e-90 * np.eye(4), 0.1), (1e-310 * np.eye(4), 0.0)):
+        with pytest.raises(RuntimeError, match="solver='flow'"):
+            assign_codes(means, 1, penalty, solver="ortools")

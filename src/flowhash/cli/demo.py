@@ -21,7 +21,7 @@ from flowhash.codes import (
     item_objective,
     upper_bound_gap,
 )
-from flowhash.errors import InputError
+from flowhash.errors import InputError, SolverError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ def _print_race(console: Console, means: NDArray[np.float64], active: int, penal
     from flowhash.codes.ortools import ortools_codes
 
     penalties = np.full(means.shape[1], penalty)
+    try:
+        ortools_codes(means, active, penalties)
+    except SolverError as error:
+        console.print(f"\nNo race against OR-Tools: {error}\n")
+        return
     ours = _median_seconds(lambda: assign_codes(means, active, penalty))
     theirs = _median_seconds(lambda: ortools_codes(means, active, penalties))
     console.print(

@@ -77,7 +77,7 @@ class Assignment:
     @property
     def certified(self) -> bool:
         """Whether the gap is zero up to rounding, so that the codes are proven optimal."""
-        return self.gap <= self.rounding
+        return abs(self.gap) <= self.rounding
 
 
 def assign_codes(
@@ -102,8 +102,8 @@ def assign_codes(
         active: k, the number of active buckets, 1 <= k <= d.
         penalty: λ >= 0, one number or one per bucket [d]. With 0 the codes are each class's top-k;
             with a huge one the loads are even.
-        prices: the ``prices`` of an earlier batch over the same buckets. They make it faster,
-            never different.
+        prices: the ``prices`` of an earlier batch over the same buckets. Where costs change slowly
+            they make it faster; they never change the optimum.
         solver: ``"flow"``, FlowHash's own, or ``"ortools"``, the paper's way (the flow network G'
             on OR-Tools, costs rounded to millionths of the largest; needs ``flowhash[ortools]``).
 
@@ -122,7 +122,7 @@ def assign_codes(
         >>> assign_codes(both_want_bucket_0, active=1, penalty=0.0).codes.tolist()
         [[0], [0]]
     """
-    if solver not in SOLVERS:
+    if not isinstance(solver, str) or solver not in SOLVERS:
         raise InputError(f"solver is {solver!r}; choose one of {', '.join(map(repr, SOLVERS))}")
     means = checks.matrix(class_means, "class_means", "buckets", (np.float64,))
     rows, size = means.shape

@@ -1,8 +1,8 @@
 """Good starting prices: an auction in which the rows bid for the buckets.
 
-From the level at which all buckets together offer as many places as there are units, rows bid in
-turn for what they still need: the bucket that is worth most to them, at a price that takes most of
-its advantage over the second best. A bucket that is full drops its cheapest holder, who bids again.
+From opening prices at which all buckets together offer as many places as there are units, rows
+bid in turn for what they still need: the bucket that is worth most to them, at a price that takes
+most of its advantage over the second best. A full bucket drops its cheapest holder, who bids again.
 When all rows are served, or the budget is spent, the prices are close to optimal; ``repair`` makes
 them exact. Nothing here has to be exact, so bids look only at a short list of each row's buckets,
 which stays valid because prices never fall.
@@ -68,8 +68,7 @@ def cheapest_place(
 ) -> tuple[int, float]:
     """The cheapest place of a bucket, and what the next cheapest one costs.
 
-    A place at ``load`` is a new one and costs ``fresh``, the one behind it ``after``; both cost at
-    least the level, which is 0.
+    A place at ``load`` is a new one and costs ``fresh``, the one behind it ``after``.
     """
     cheapest, next_cheapest, place = np.inf, np.inf, NOBODY
     for index in range(load):
@@ -78,9 +77,8 @@ def cheapest_place(
             next_cheapest, cheapest, place = cheapest, cost, index
         elif cost < next_cheapest:
             next_cheapest = cost
-    fresh = max(fresh, 0.0)
     if fresh <= cheapest:
-        return load, min(cheapest, max(after, 0.0))
+        return load, min(cheapest, after)
     return place, min(next_cheapest, fresh)
 
 
@@ -89,6 +87,7 @@ def run_bids(
     means: NDArray[np.float64],
     active: int,
     loads: LoadCosts,
+    opening: NDArray[np.float64],
     prices: NDArray[np.float64],
     lists: Lists,
     places: Places,
@@ -124,8 +123,8 @@ def run_bids(
         bucket = buckets[row, choice]
         taken = load[bucket]
         step, least, rest = steps[bucket], base[bucket], above[bucket]
-        fresh = marginal_at(step, least, rest, taken, rows)
-        after = marginal_at(step, least, rest, taken + 1, rows)
+        fresh = max(marginal_at(step, least, rest, taken, rows), opening[bucket])
+        after = max(marginal_at(step, least, rest, taken + 1, rows), opening[bucket])
         place, next_price = cheapest_place(paid, bucket, taken, fresh, after)
         if place == taken:
             load[bucket] += 1
@@ -146,11 +145,13 @@ def run_bids(
 
 
 @kernel
-def auction(means: NDArray[np.float64], active: int, loads: LoadCosts) -> NDArray[np.float64]:
-    """Prices [d] near the optimal ones, counted from the level and none below it."""
+def auction(
+    means: NDArray[np.float64], active: int, loads: LoadCosts, opening: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Prices [d] near the optimal ones, counted from the level, none below ``opening`` [d]."""
     rows, size = means.shape
     wanted = min(size, active + SPARE)
-    prices = np.zeros(size)
+    prices = opening.copy()
     lists, scratch = new_lists(rows, size, active)
     places = Places(
         np.zeros(size, np.int64),
@@ -163,5 +164,5 @@ def auction(means: NDArray[np.float64], active: int, loads: LoadCosts) -> NDArra
         spacing += list_row(lists, row, means, prices, wanted, scratch)
     waiting = np.arange(rows * active) % rows
     least_raise = FINENESS * spacing / rows
-    run_bids(means, active, loads, prices, lists, places, waiting, scratch, least_raise)
+    run_bids(means, active, loads, opening, prices, lists, places, waiting, scratch, least_raise)
     return prices

@@ -20,7 +20,7 @@ from flowhash.codes.pricing import LoadCosts, agreed_load, load_costs, marginal
 from flowhash.compile import inner_kernel, kernel
 
 UNIT = 2.0**-52  # relative distance between neighbouring float64 numbers
-ROUNDINGS = 16  # of that size that each price and mean may have gone through
+ROUNDINGS = 64  # of that size that each price and mean may have gone through
 
 
 class Certificate(NamedTuple):

@@ -16,15 +16,19 @@ LARGEST = 1e100
 
 
 @inner_kernel
+def row_reaches(bits: NDArray[Any], row: int, exponent: Any, limit: Any) -> bool:
+    """Whether any number of a row has an exponent of ``limit`` or more; see ``float_bits``."""
+    reached = False
+    for column in range(bits.shape[1]):
+        reached |= (bits[row, column] & exponent) >= limit
+    return reached
+
+
+@inner_kernel
 def _first_bad_row(bits: NDArray[Any], exponent: Any, limit: Any) -> int:
     """The first row with a number whose exponent reaches ``limit``, or -1."""
-    rows, columns = bits.shape
-    for row in range(rows):
-        bad = False
-        line = bits[row]
-        for column in range(columns):
-            bad |= (line[column] & exponent) >= limit
-        if bad:
+    for row in range(bits.shape[0]):
+        if row_reaches(bits, row, exponent, limit):
             return row
     return -1
 
@@ -64,7 +68,8 @@ def matrix(values: ArrayLike, name: str, columns: str, dtypes: tuple[type, ...])
     """
     array = numbers(values, name)
     dtype = array.dtype if array.dtype in dtypes else np.dtype(dtypes[0])
-    array = np.ascontiguousarray(array, dtype=dtype)
+    # Writable, because numba would compile all kernels once more for read-only arrays.
+    array = np.require(array, dtype=dtype, requirements=["C", "W"])
     if array.ndim != 2:
         raise InputError(
             f"{name} has shape {array.shape}; expected two dimensions, one row each and "
@@ -135,12 +140,12 @@ def penalties(penalty: ArrayLike, size: int) -> NDArray[np.float64]:
         )
     if array.ndim == 0:
         return np.full(size, float(array))
-    return np.ascontiguousarray(array)
+    return np.require(array, requirements=["C", "W"])
 
 
 def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
     """``prices`` to start from, one finite number per bucket [d]."""
-    array = np.ascontiguousarray(numbers(prices, "prices"), dtype=np.float64)
+    array = np.require(numbers(prices, "prices"), np.float64, ["C", "W"])
     if array.shape != (size,):
         raise InputError(
             f"prices has shape {array.shape}; expected ({size},), the prices of an earlier "
@@ -156,7 +161,7 @@ def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
 
 def code_matrix(codes: ArrayLike, rows: int, size: int, name: str = "codes") -> NDArray[np.int64]:
     """``codes`` as [rows, k] bucket numbers below ``size``, no bucket twice in a row."""
-    array = np.asarray(codes)
+    array = numbers(codes, name)
     if array.dtype.kind not in "iu" or array.ndim != 2:
         raise InputError(
             f"{name} has shape {array.shape} and dtype {array.dtype}; expected whole numbers "

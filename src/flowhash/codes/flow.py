@@ -18,10 +18,11 @@ from flowhash.codes.matching import best_codes, loads_of, match
 from flowhash.codes.network import build_network
 from flowhash.codes.pricing import (
     LoadCosts,
+    common_prices,
     follow_loads,
-    furthest_price,
     level_price,
     load_costs,
+    range_of,
     surplus_at,
 )
 from flowhash.codes.repair import repair
@@ -30,9 +31,15 @@ from flowhash.compile import kernel
 
 FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
 HARDLY_ANY = 32  # at most d / HARDLY_ANY units to move: no better start is looked for
+ALIKE = 0.5  # where more than this share of the units has to move, classes may be almost alike
 ROUNDS = 6  # how often prices follow the loads at the most
 WORTH = 0.75  # such a round must leave at most this share of the units to move
 SMALL = 64  # up to so many buckets a search is so cheap that an auction does not pay
+# How far from the level a price may start, in ranges of the class means. Where one bucket costs
+# more than another by that range, every class prefers the other, so that prices hardly ever need to
+# differ by more; and larger ones would swallow the means' last digits.
+FURTHEST = 2.0
+ROUNDING = 2.0**-48  # a few rounding errors of float64 numbers
 KEPT = 1 << 21  # scratch numbers (16 MiB) that a thread keeps from one batch to the next
 
 
@@ -48,8 +55,9 @@ def codes_at(
 @kernel
 def follow(
     means: NDArray[np.float64],
-    active: int,
     loads: LoadCosts,
+    codes: NDArray[np.int32],
+    need: int,
     prices: NDArray[np.float64],
     furthest: float,
 ) -> tuple[NDArray[np.int32], int]:
@@ -59,13 +67,12 @@ def follow(
     bucket will do, all classes would flee from the same ones together, and it stops at once.
     """
     size = means.shape[1]
-    codes, need = codes_at(means, active, loads, prices)
     trial = prices.copy()
     for _ in range(ROUNDS):
         if need <= size // HARDLY_ANY:
             break
         follow_loads(loads, loads_of(codes, size), trial, furthest)
-        trial_codes, trial_need = codes_at(means, active, loads, trial)
+        trial_codes, trial_need = codes_at(means, codes.shape[1], loads, trial)
         if trial_need > WORTH * need:
             break
         prices[:] = trial
@@ -93,26 +100,33 @@ def solve(
     rows, size = means.shape
     level = level_price(2.0 * penalty, rows, rows * active)
     loads = load_costs(2.0 * penalty, rows, level)
-    furthest = furthest_price(means)
+    least, most = range_of(means)
+    furthest = FURTHEST * (most - least)
     prices = np.zeros(size + 1)
     codes, need = np.empty((0, 0), np.int32), size * rows + 1
     if warm.shape[0] == size:
         for bucket in range(size):
             prices[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
         codes, need = codes_at(means, active, loads, prices)
+    opening = np.zeros(size)
     if need > size // HARDLY_ANY:
         cold = np.zeros(size + 1)
-        cold_codes, cold_need = follow(means, active, loads, cold, furthest)
+        cold_codes, cold_need = codes_at(means, active, loads, cold)
+        if cold_need > ALIKE * rows * active:
+            opening = common_prices(means, loads, level, rows * active)
+            cold[:size] = opening
+            cold_codes, cold_need = codes_at(means, active, loads, cold)
+        cold_codes, cold_need = follow(means, loads, cold_codes, cold_need, cold, furthest)
         if cold_need < need:
             codes, prices, need = cold_codes, cold, cold_need
     if need > size // FEW and size > SMALL:
-        prices[:size] = auction(means, active, loads)
+        prices[:size] = auction(means, active, loads, opening)
         codes = best_codes(means, prices, active)
     free = scratch[: rows * size].reshape(rows, size)
     arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
     matching = match(codes, means, free)
     network = build_network(matching, loads, prices, arcs)
-    repair(network, matching, means, loads, prices)
+    repair(network, matching, means, loads, prices, ROUNDING * max(abs(least), abs(most)))
     sort_rows(codes)
     return codes, prices[:size] + level
 

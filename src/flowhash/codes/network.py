@@ -16,6 +16,8 @@ from flowhash.codes.matching import NOBODY, Matching, move
 from flowhash.codes.pricing import LoadCosts, agreed_load, marginal
 from flowhash.compile import inner_kernel, kernel, smaller
 
+SHORT_LIST = 64  # up to so many rows of a bucket are looked through to mend its line of costs
+
 
 class Network(NamedTuple):
     """The residual network over buckets 0 .. d - 1 and the sink, which is node d.
@@ -144,4 +146,7 @@ def shift(
         for index in range(matching.held.shape[1]):
             other = matching.held[row, index]
             if other != target and not network.stale[other]:
-                swap_offer(network.costs, other, row, source, target, means, matching)
+                if matching.load[other] <= SHORT_LIST:
+                    swap_offer(network.costs, other, row, source, target, means, matching)
+                else:
+                    network.stale[other] = True

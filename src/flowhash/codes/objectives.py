@@ -16,7 +16,7 @@ def _labelled(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
     """Checked embeddings [n, d] float64, the classes [n_c], each item's place among them [n]."""
     items = checks.matrix(embeddings, "embeddings", "buckets", (np.float64,))
-    checks.finite(items, "embeddings")
+    checks.summable(items, "embeddings")
     names = np.asarray(labels)
     if names.shape != (len(items),):
         raise InputError(

@@ -16,6 +16,18 @@ RESOLUTION = 1e6  # steps between zero and the largest class mean
 LARGEST_COST = 1e15  # OR-Tools multiplies costs by the number of nodes, in 64 bits
 
 
+def _scale(means: NDArray[np.float64], penalty: NDArray[np.float64]) -> float:
+    """What to multiply costs by before they are rounded to whole numbers."""
+    largest, dearest = float(np.abs(means).max()), float(penalty.max())
+    reference = largest or dearest or 1.0
+    if dearest > LARGEST_COST / RESOLUTION * reference / (2.0 * len(means)) or reference < 1e-200:
+        raise SolverError(
+            f"class means up to {largest:g} beside a penalty of {dearest:g} do not fit OR-Tools' "
+            f"whole numbers. Use solver='flow'"
+        )
+    return RESOLUTION / reference
+
+
 def ortools_codes(
     means: NDArray[np.float64], active: int, penalty: NDArray[np.float64]
 ) -> NDArray[np.int32]:
@@ -26,8 +38,7 @@ def ortools_codes(
     """
     flow_module = require("ortools.graph.python.min_cost_flow", "ortools")
     rows, size = means.shape
-    largest = float(np.abs(means).max())
-    scale = RESOLUTION / largest if largest > 0.0 else RESOLUTION
+    scale = _scale(means, penalty)
     classes = np.arange(rows, dtype=np.int32)
     buckets = np.arange(rows, rows + size, dtype=np.int32)
     sink = rows + size
@@ -38,12 +49,6 @@ def ortools_codes(
     arcs = flow.add_arcs_with_capacity_and_unit_cost(
         np.repeat(classes, size), np.tile(buckets, rows), one, values
     )
-    dearest = 2.0 * scale * float(penalty.max()) * rows
-    if dearest > LARGEST_COST:
-        raise SolverError(
-            f"penalty is {penalty.max():g} beside class means up to {largest:g}: too large for "
-            f"OR-Tools' whole numbers. Use solver='flow'"
-        )
     steps = np.rint(2.0 * scale * penalty[:, None] * np.arange(rows)).astype(np.int64).ravel()
     flow.add_arcs_with_capacity_and_unit_cost(
         np.repeat(buckets, rows), np.full(size * rows, sink, np.int32), one, steps

@@ -98,8 +98,10 @@ def level_price(steps: NDArray[np.float64], rows: int, units: int) -> float:
     if least == most:
         return float(most * ((units - 1) // steps.shape[0]))
     low, high = 0.0, most * rows
-    for _ in range(60):
+    while True:
         middle = 0.5 * (low + high)
+        if middle <= low or middle >= high:
+            break  # neighbouring numbers: penalties may differ by any power of ten
         offered = 0
         for bucket in range(steps.shape[0]):
             step = steps[bucket]
@@ -128,19 +130,50 @@ def surplus_at(costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.flo
     return surplus + max(sink, 0)
 
 
-@inner_kernel
-def furthest_price(means: NDArray[np.float64]) -> float:
-    """How far from the level a price may start: twice the range of the class means.
+@kernel
+def common_prices(
+    means: NDArray[np.float64], loads: LoadCosts, level: float, units: int
+) -> NDArray[np.float64]:
+    """The optimal prices, less the level, if all classes had the same means: their average [d].
 
-    Where one bucket costs more than another by that range, every class prefers the other, so that
-    prices hardly ever need to differ by more; and larger ones would swallow the means' last digits.
+    Then load rises in each bucket until the price that it supports takes away what the bucket is
+    worth above a common water mark. A network that has just begun to learn gives classes that are
+    almost alike, and these prices are almost right.
     """
+    rows, size = means.shape
+    worth = np.zeros(size)
+    for row in range(rows):
+        for bucket in range(size):
+            worth[bucket] += means[row, bucket]
+    worth /= rows
+    low, high = worth.min() - level - loads.steps.max(), worth.max()
+    for _ in range(40):
+        mark = 0.5 * (low + high)
+        offered = 0.0
+        for bucket in range(size):
+            price, step = worth[bucket] - mark, loads.steps[bucket]
+            if price >= 0.0:
+                offered += rows if step * rows <= price else np.floor(price / step) + 1.0
+        if offered >= units:
+            low = mark
+        else:
+            high = mark
+    prices = np.zeros(size)
+    for bucket in range(size):
+        if loads.steps[bucket] > 0.0:
+            prices[bucket] = max(worth[bucket] - low, 0.0)
+    return prices - level
+
+
+@inner_kernel
+def range_of(means: NDArray[np.float64]) -> tuple[float, float]:
+    """The least and the largest class mean."""
     least, most = means[0, 0], means[0, 0]
     for row in range(means.shape[0]):
         for bucket in range(means.shape[1]):
             least = smaller(means[row, bucket], least)
             most = larger(means[row, bucket], most)
-    return float(2.0 * (most - least))
+    return least, most
 
 
 @inner_kernel

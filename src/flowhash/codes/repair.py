@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.matching import Matching
+from flowhash.codes.matching import NOBODY, Matching
 from flowhash.codes.network import Network, shift
 from flowhash.codes.pricing import LoadCosts
 from flowhash.codes.search import new_trail, reprice, search, trace
@@ -29,20 +29,26 @@ def repair(
     means: NDArray[np.float64],
     loads: LoadCosts,
     prices: NDArray[np.float64],
+    slack: float,
 ) -> None:
     """Send every surplus unit where one lacks; then matching and prices are optimal, in place.
 
     At the start the rows must hold their best buckets at ``prices`` [d + 1], the sink's last and 0.
-    Prices and ``loads`` count from the same level.
+    Prices and ``loads`` count from the same level; ``slack`` is a rounding error of the means.
     """
     size = means.shape[1]
     trail = new_trail(means.shape[0], size)
     for source in range(size + 1):
         while network.surplus[source] > 0:
-            count = search(network, matching, means, prices, source, trail)
+            count = search(network, matching, means, prices, source, trail, slack)
+            length = trace(network, matching, means, trail, count) if count > 0 else NOBODY
+            if length == NOBODY:
+                raise RuntimeError(
+                    "FlowHash's solver lost its way; please report these class means"
+                )
             network.surplus[source] -= 1
             network.surplus[trail.order[count - 1]] += 1
-            for hop in range(trace(network, matching, means, trail, count)):
+            for hop in range(length):
                 start, end, holding = trail.path[hop + 1], trail.path[hop], trail.carriers[hop]
                 shift(network, matching, means, loads, start, end, holding)
             reprice(trail, count, prices)

@@ -132,14 +132,30 @@ def locate(
     block_best: NDArray[np.float64],
     distance: float,
 ) -> int:
-    """The first open bucket at ``distance``."""
-    block = 0
-    while block_best[block] != distance:
-        block += 1
-    bucket = block * BLOCK
-    while labels[bucket] + open_prices[bucket] != distance:
-        bucket += 1
-    return bucket
+    """The first open bucket at ``distance``, or NOBODY."""
+    for block in range(block_best.shape[0]):
+        if block_best[block] == distance:
+            for bucket in range(block * BLOCK, min(labels.shape[0], block * BLOCK + BLOCK)):
+                if labels[bucket] + open_prices[bucket] == distance:
+                    return bucket
+    return NOBODY
+
+
+@inner_kernel
+def locate_lacking(
+    labels: NDArray[np.float64],
+    open_prices: NDArray[np.float64],
+    block_best: NDArray[np.float64],
+    surplus: NDArray[np.int64],
+    distance: float,
+) -> int:
+    """The first open bucket within ``distance`` that lacks units, or NOBODY."""
+    for block in range(block_best.shape[0]):
+        if block_best[block] <= distance:
+            for bucket in range(block * BLOCK, min(labels.shape[0], block * BLOCK + BLOCK)):
+                if surplus[bucket] < 0 and labels[bucket] + open_prices[bucket] <= distance:
+                    return bucket
+    return NOBODY
 
 
 @inner_kernel
@@ -150,8 +166,12 @@ def search(
     prices: NDArray[np.float64],
     source: int,
     trail: Trail,
+    slack: float,
 ) -> int:
-    """Settle nodes from ``source`` on until one lacks units; the number of settled nodes."""
+    """Settle nodes from ``source`` on until one lacks units; the number of settled nodes, or 0.
+
+    The sink always leads to a bucket that lacks units, so 0 means that an invariant is broken.
+    """
     surplus, costs, stale, to_sink = network.surplus, network.costs, network.stale, network.to_sink
     labels, open_prices, block_best, reached, order, settled, _, _ = trail
     first, following, row_of = matching.first, matching.following, matching.row_of
@@ -164,7 +184,7 @@ def search(
         block_best[block] = np.inf
     for row in range(reached.shape[0]):
         reached[row] = np.inf
-    node, label = source, -prices[source]
+    node, label, distance = source, -prices[source], 0.0
     sink_label, sink_open = np.inf, source != sink
     count = 0
     while True:
@@ -187,16 +207,29 @@ def search(
                 nearest = close(labels, open_prices, block_best, node)
         if sink_open and sink_label + prices[sink] <= nearest:
             node, label, sink_open = sink, sink_label, False
+            distance = float(label + prices[sink])
         else:
-            node = locate(labels, open_prices, block_best, nearest)
+            # Classes with equal means make all ways equally long up to rounding. To settle every
+            # bucket that is nearer by a rounding error would take long.
+            next_node = NOBODY
+            if nearest <= distance + slack:
+                next_node = locate_lacking(
+                    labels, open_prices, block_best, surplus, nearest + slack
+                )
+            if next_node == NOBODY:
+                next_node = locate(labels, open_prices, block_best, nearest)
+            if next_node == NOBODY or nearest == np.inf:
+                return 0
+            node = next_node
             label = labels[node]
+            distance = float(label + prices[node])
 
 
 @inner_kernel
 def trace(
     network: Network, matching: Matching, means: NDArray[np.float64], trail: Trail, count: int
 ) -> int:
-    """Write the way to the last settled node into ``trail.path``, backwards; its length.
+    """Write the way to the last settled node into ``trail.path``, backwards; its length or NOBODY.
 
     A node's label is that of the node before it plus the arc between them, to the last bit, so the
     way is found again without having been noted. ``trail.carriers`` says which holding moves on
@@ -217,6 +250,8 @@ def trace(
             if trail.settled[earlier] + cost == label:
                 break
             earlier += 1
+            if earlier == position:
+                return NOBODY
         holding = NOBODY
         if node != sink and other != sink:
             holding = matching.first[other]

@@ -29,11 +29,7 @@ def _topk(
     maxima = np.empty(group_count(size), activations.dtype)
     found = np.empty(count, activations.dtype)
     for row in range(rows):
-        bad = False
-        line = bits[row]
-        for bucket in range(size):
-            bad |= (line[bucket] & exponent) == exponent
-        if bad:
+        if checks.row_reaches(bits, row, exponent, exponent):
             return row
         best_first(activations[row], maxima, codes, row, found)
     return -1
