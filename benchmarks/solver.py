@@ -65,7 +65,8 @@ def learning_batches(
 
     A network that has learnt codes: 3 at the class's buckets, which come from an earlier assignment
     of all classes, plus noise of the batch. The batch has the ``same`` classes each time, or
-    ``other`` ones: a random part of 1.6 times as many. ``slow``: costs without favourites that hardly change.
+    ``other`` ones: a random part of 1.6 times as many. ``slow``: costs without favourites that
+    hardly change.
     """
     rng = np.random.default_rng([classes, size, active])
     if kind == "slow":

@@ -30,6 +30,7 @@ from flowhash.codes.select import sort_rows
 from flowhash.compile import kernel
 
 FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
+FEW_WARM = 2  # the same for earlier prices, which are off by little, so that units move not far
 HARDLY_ANY = 32  # at most d / HARDLY_ANY units to move: no better start is looked for
 ALIKE = 0.5  # where more than this share of the units has to move, classes may be almost alike
 ROUNDS = 6  # how often prices follow the loads at the most
@@ -81,6 +82,44 @@ def follow(
 
 
 @kernel
+def start(
+    means: NDArray[np.float64],
+    active: int,
+    loads: LoadCosts,
+    level: float,
+    warm: NDArray[np.float64],
+    furthest: float,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Codes [n, k] and prices [d + 1] from which few units have to move, the sink's price last."""
+    rows, size = means.shape
+    prices = np.zeros(size + 1)
+    codes, need = np.empty((0, 0), np.int32), size * rows + 1
+    few = size // FEW
+    if warm.shape[0] == size:
+        for bucket in range(size):
+            prices[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
+        codes, need = codes_at(means, active, loads, prices)
+        few = size // FEW_WARM
+    if need <= size // HARDLY_ANY:
+        return codes, prices
+    opening = np.zeros(size)
+    cold = np.zeros(size + 1)
+    cold_codes, cold_need = codes_at(means, active, loads, cold)
+    if cold_need > ALIKE * rows * active:
+        opening = common_prices(means, loads, level, rows * active)
+        cold[:size] = opening
+        cold_codes, cold_need = codes_at(means, active, loads, cold)
+    cold_codes, cold_need = follow(means, loads, cold_codes, cold_need, cold, furthest)
+    if cold_need < need:
+        codes, prices, need = cold_codes, cold, cold_need
+        few = size // FEW
+    if need > few and size > SMALL:
+        prices[:size] = auction(means, active, loads, opening)
+        codes = best_codes(means, prices, active)
+    return codes, prices
+
+
+@kernel
 def solve(
     means: NDArray[np.float64],
     active: int,
@@ -101,27 +140,7 @@ def solve(
     level = level_price(2.0 * penalty, rows, rows * active)
     loads = load_costs(2.0 * penalty, rows, level)
     least, most = range_of(means)
-    furthest = FURTHEST * (most - least)
-    prices = np.zeros(size + 1)
-    codes, need = np.empty((0, 0), np.int32), size * rows + 1
-    if warm.shape[0] == size:
-        for bucket in range(size):
-            prices[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
-        codes, need = codes_at(means, active, loads, prices)
-    opening = np.zeros(size)
-    if need > size // HARDLY_ANY:
-        cold = np.zeros(size + 1)
-        cold_codes, cold_need = codes_at(means, active, loads, cold)
-        if cold_need > ALIKE * rows * active:
-            opening = common_prices(means, loads, level, rows * active)
-            cold[:size] = opening
-            cold_codes, cold_need = codes_at(means, active, loads, cold)
-        cold_codes, cold_need = follow(means, loads, cold_codes, cold_need, cold, furthest)
-        if cold_need < need:
-            codes, prices, need = cold_codes, cold, cold_need
-    if need > size // FEW and size > SMALL:
-        prices[:size] = auction(means, active, loads, opening)
-        codes = best_codes(means, prices, active)
+    codes, prices = start(means, active, loads, level, warm, FURTHEST * (most - least))
     free = scratch[: rows * size].reshape(rows, size)
     arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
     matching = match(codes, means, free)
