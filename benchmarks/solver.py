@@ -7,8 +7,8 @@
 3. Warm, on costs as a trained network gives them: at least 50 times as fast.
 4. How time grows with the number of classes and of buckets.
 
-It writes docs/results/solver.md and the figure solver.png / solver.svg beside it. ``--quick`` runs
-a corner of the grid and writes nothing. Compiling is not part of any figure; OR-Tools gets its arcs
+It writes docs/results/solver.md, the figure solver.png / solver.svg beside it, and the table in the
+README. ``--quick`` runs a corner of the grid and writes nothing. Compiling is not part of any figure; OR-Tools gets its arcs
 as arrays, and both are timed from class means to codes.
 """
 
@@ -18,14 +18,14 @@ import argparse
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from measure import RESULTS, machine, median, seconds  # isort: skip  (sets the threads first)
+from measure import README, RESULTS, machine, median, seconds  # isort: skip  (sets the threads first)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes import assign_codes, objective
 from flowhash.codes.ortools import ortools_codes
-from solver_report import Cell, WarmCell, markdown, plot
+from solver_report import Cell, WarmCell, markdown, plot, quote
 
 SIZES = (64, 128, 256, 512)
 ACTIVE = (1, 2, 4)
@@ -131,6 +131,7 @@ def main() -> None:
     if not quick:
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / "solver.md").write_text(text)
+        README.write_text(quote(README.read_text(), cells))
         for ending in ("png", "svg"):
             plot(cells, str(RESULTS / f"solver.{ending}"))
 

@@ -16,6 +16,7 @@ PAPER_SECONDS = {
 }
 
 
+QUOTED = ((64, 64, 1), (64, 64, 4), (64, 256, 1), (64, 256, 4), (512, 512, 1), (512, 512, 4))
 KINDS = {"same": "same classes", "other": "other classes", "slow": "no favourites, hardly changed"}
 PAGE = """\
 # The exact code solver, measured
@@ -185,6 +186,33 @@ def markdown(cells: list[Cell], warm: list[WarmCell], machine: str) -> str:
         cold="\n".join(_cold_table(cells)),
         warm="\n".join(_warm_table(warm)),
     )
+
+
+def quote(readme: str, cells: list[Cell]) -> str:
+    """The README with its table of gains written anew."""
+    lines = [
+        "| classes × buckets, k | paper (2018) | OR-Tools today | FlowHash, cold | gain |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for classes, size, active in QUOTED:
+        (cell,) = (
+            cell
+            for cell in cells
+            if (cell.classes, cell.size, cell.active, cell.penalty) == (classes, size, active, 0.1)
+        )
+        lines.append(
+            f"| {classes} × {size}, k = {active} | {_paper(classes, size):.4f} s "
+            f"| {1e3 * cell.theirs:.2f} ms | {1e3 * cell.ours:.3f} ms | **{cell.ratio:.1f}×** |"
+        )
+    worst = min(cells, key=lambda cell: cell.ratio)
+    lines += [
+        "",
+        f"The smallest gain of the grid is {worst.ratio:.1f}× "
+        f"({worst.classes} × {worst.size}, k = {worst.active}, λ = {worst.penalty:g}).",
+    ]
+    before, start, rest = readme.partition("<!-- gains: written by benchmarks/solver.py -->\n")
+    _, end, after = rest.partition("<!-- /gains -->")
+    return before + start + "\n".join(lines) + "\n" + end + after
 
 
 def plot(cells: list[Cell], path: str) -> None:
