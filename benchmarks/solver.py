@@ -8,8 +8,8 @@
 4. How time grows with the number of classes and of buckets.
 
 It writes docs/results/solver.md, the figure solver.png / solver.svg beside it, and the table in the
-README. ``--quick`` runs a corner of the grid and writes nothing. Compiling is not part of any figure; OR-Tools gets its arcs
-as arrays, and both are timed from class means to codes.
+README. ``--quick`` runs a corner of the grid and writes nothing. Compiling is not part of any
+figure; OR-Tools gets its arcs as arrays, and both are timed from class means to codes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from solver_report import Cell, WarmCell, markdown, plot, quote
 SIZES = (64, 128, 256, 512)
 ACTIVE = (1, 2, 4)
 PENALTIES = (0.1, 1.0)
-INSTANCES = 7  # random problems a grid point
-REPEATS = 3  # runs of each solver on each
+INSTANCES = 5  # random problems a grid point
+REPEATS = 5  # runs of each solver on each
 BATCHES = 6  # batches of a warm-started sequence, the first of them cold
 
 
