@@ -24,8 +24,8 @@ PAGE = """\
 Written by `python benchmarks/solver.py` (part of `make bench`); do not edit by hand.
 Machine: {machine}.
 One thread, compile time apart, medians of 5 runs, then over 5 random problems a grid point. Both
-solvers are timed from class means to codes; FlowHash's time includes the checks of its input and the
-certificate. The ratio is OR-Tools' time over FlowHash's in the same run.
+solvers are timed from class means to codes; FlowHash's time includes the checks of its input and
+the certificate. The ratio is OR-Tools' time over FlowHash's in the same run.
 
 {summary}
 
