@@ -199,6 +199,24 @@ def test_certificate_fails_for_codes_that_are_not_optimal() -> None:
         )
 
 
+@settings(max_examples=150)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_the_gap_of_any_codes_and_prices(problem: tuple[Any, int, Any], seed: int) -> None:
+    """The certificate judges codes and prices that fit neither the costs nor each other."""
+    means, active, penalty = problem
+    rows, size = means.shape
+    rng = np.random.default_rng(seed)
+    penalties = np.broadcast_to(np.asarray(penalty, float), size).copy()
+    prices = rng.normal(size=size) * rng.choice([0.1, 1.0, 10.0])
+    codes = np.sort(rng.random((rows, size)).argsort(axis=1)[:, :active], axis=1).astype(np.int32)
+    certificate = certify(codes, means, penalties, prices)
+    cost = oracles.class_cost([tuple(code) for code in codes], means, penalties)
+    gap = cost - oracles.dual_bound(means, active, penalties, prices)
+    scale = np.abs(means).sum() + penalties.sum() * rows * rows + np.abs(prices).sum() * rows
+    assert certificate.gap == pytest.approx(gap, abs=1e-12 * scale + 1e-12)
+    assert certificate.objective == pytest.approx(cost, abs=1e-12 * scale + 1e-12)
+
+
 def test_says_what_it_is() -> None:
     assert repr(assign_codes(np.eye(3), 1, 1.0)) == (
         "Assignment(3 classes, 1 of 3 buckets each, objective -3, gap 0.0e+00, certified)"
