@@ -52,11 +52,10 @@ give k and λ there).
 
 Class means are 3 at the class's own buckets plus noise of 0.5; the buckets come from an earlier
 assignment. Every batch starts from the prices of the batch before, which had the same classes, or
-another random part of 1.6 times as many. On such costs the solver's own start is so good that
-earlier prices rarely help and looking at them costs a little: warm is then as fast as cold, or
-slower by the time of one look. Prices pay off where costs have no clear favourites and hardly
-change from batch to batch (the third kind of row). Below 256 buckets OR-Tools needs about a
-millisecond, and a good part of ours is the call itself.
+another random part of 1.6 times as many. On such costs the solver's own start is so good that it
+hardly ever looks at earlier prices: warm is then as fast as cold. Prices pay off where costs have
+no clear favourites and hardly change from batch to batch (the third kind of row). Below 256 buckets
+OR-Tools needs about a millisecond, and a good part of ours is the call itself.
 
 {warm}
 """

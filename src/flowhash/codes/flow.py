@@ -90,29 +90,29 @@ def start(
     warm: NDArray[np.float64],
     furthest: float,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Codes [n, k] and prices [d + 1] from which few units have to move, the sink's price last."""
+    """Codes [n, k] and prices [d + 1] from which few units have to move, the sink's price last.
+
+    Earlier prices come after the start that the means themselves suggest, because that one is often
+    so good that a look at others is wasted.
+    """
     rows, size = means.shape
     prices = np.zeros(size + 1)
-    codes, need = np.empty((0, 0), np.int32), size * rows + 1
-    few = size // FEW
-    if warm.shape[0] == size:
-        for bucket in range(size):
-            prices[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
-        codes, need = codes_at(means, active, loads, prices)
-        few = size // FEW_WARM
-    if need <= size // HARDLY_ANY:
-        return codes, prices
     opening = np.zeros(size)
-    cold = np.zeros(size + 1)
-    cold_codes, cold_need = codes_at(means, active, loads, cold)
-    if cold_need > ALIKE * rows * active:
+    codes, need = codes_at(means, active, loads, prices)
+    if need > ALIKE * rows * active:
         opening = common_prices(means, loads, level, rows * active)
-        cold[:size] = opening
-        cold_codes, cold_need = codes_at(means, active, loads, cold)
-    cold_codes, cold_need = follow(means, loads, cold_codes, cold_need, cold, furthest)
-    if cold_need < need:
-        codes, prices, need = cold_codes, cold, cold_need
-        few = size // FEW
+        prices[:size] = opening
+        codes, need = codes_at(means, active, loads, prices)
+    codes, need = follow(means, loads, codes, need, prices, furthest)
+    few = size // FEW
+    if warm.shape[0] == size and need > size // HARDLY_ANY:
+        trial = np.zeros(size + 1)
+        for bucket in range(size):
+            trial[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
+        trial_codes, trial_need = codes_at(means, active, loads, trial)
+        if trial_need < need:
+            codes, prices, need = trial_codes, trial, trial_need
+            few = size // FEW_WARM
     if need > few and size > SMALL:
         prices[:size] = auction(means, active, loads, opening)
         codes = best_codes(means, prices, active)
