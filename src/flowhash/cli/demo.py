@@ -126,8 +126,8 @@ def _print_bound(
     bound = size * best.objective + gap
     console.print(
         f"\nThe paper's upper bound, {size} items of each class: m·ĝ + M = {bound:.0f} ≥ g = "
-        f"{over_items:.0f}.\nIt is loose, M = {gap:.0f}, because these pixels were never trained: "
-        "training draws the\nitems of a class together, and M falls."
+        f"{over_items:.0f}.\nIt is loose, M = {gap:.0f}, because these pixels were never trained. "
+        "Training draws\nthe items of a class together, and M falls."
     )
 
 
