@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.checks import matrix
 from flowhash.codes import checks
 from flowhash.codes.certificate import certify
 from flowhash.codes.flow import flow_codes
@@ -124,7 +125,7 @@ def assign_codes(
     """
     if not isinstance(solver, str) or solver not in SOLVERS:
         raise InputError(f"solver is {solver!r}; choose one of {', '.join(map(repr, SOLVERS))}")
-    means = checks.matrix(class_means, "class_means", "buckets", (np.float64,))
+    means = matrix(class_means, "class_means", "buckets", (np.float64,))
     rows, size = means.shape
     if rows == 0:
         raise InputError(f"class_means has shape {means.shape}: no class; expected at least one")

@@ -26,8 +26,8 @@ from flowhash.codes.pricing import (
     surplus_at,
 )
 from flowhash.codes.repair import repair
-from flowhash.codes.select import sort_rows
 from flowhash.compile import kernel
+from flowhash.select import sort_rows
 
 FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
 FEW_WARM = 2  # the same for earlier prices, which are off by little, so that units move not far

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.select import best_first, group_count
 from flowhash.compile import inner_kernel, kernel
+from flowhash.select import best_first, group_count
 
 NOBODY = -1
 

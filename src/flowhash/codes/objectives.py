@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.checks import finite, matrix
 from flowhash.codes import checks
 from flowhash.errors import InputError
 
@@ -15,7 +16,7 @@ def _labelled(
     embeddings: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
     """Checked embeddings [n, d] float64, the classes [n_c], each item's place among them [n]."""
-    items = checks.matrix(embeddings, "embeddings", "buckets", (np.float64,))
+    items = matrix(embeddings, "embeddings", "buckets", (np.float64,))
     checks.summable(items, "embeddings")
     names = np.asarray(labels)
     if names.shape != (len(items),):
@@ -75,8 +76,8 @@ def objective(codes: ArrayLike, class_means: ArrayLike, penalty: ArrayLike) -> f
         >>> objective([[0], [0]], [[0.5, 0.0], [0.5, 0.25]], penalty=1.0)
         1.0
     """
-    means = checks.matrix(class_means, "class_means", "buckets", (np.float64,))
-    checks.finite(means, "class_means")
+    means = matrix(class_means, "class_means", "buckets", (np.float64,))
+    finite(means, "class_means")
     rows, size = means.shape
     code = checks.code_matrix(codes, rows, size)
     load = np.bincount(code.ravel(), minlength=size).astype(np.float64)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.checks import finite, float_bits, matrix, row_reaches
 from flowhash.codes import checks
-from flowhash.codes.select import best_first, group_count, sort_rows
 from flowhash.compile import kernel
 from flowhash.errors import InputError
+from flowhash.select import best_first, group_count, sort_rows
 from flowhash.threads import in_shards
 
 SHORT = 32  # orderings up to this length come from the top-k kernel, longer ones from a sort
@@ -29,7 +30,7 @@ def _topk(
     maxima = np.empty(group_count(size), activations.dtype)
     found = np.empty(count, activations.dtype)
     for row in range(rows):
-        if checks.row_reaches(bits, row, exponent, exponent):
+        if row_reaches(bits, row, exponent, exponent):
             return row
         best_first(activations[row], maxima, codes, row, found)
     return -1
@@ -39,7 +40,7 @@ def _fill(
     activations: NDArray[Any], count: int, sort: bool, threads: int | None
 ) -> NDArray[np.int32]:
     codes = np.empty((len(activations), count), np.int32)
-    bits, exponent = checks.float_bits(activations)
+    bits, exponent = float_bits(activations)
 
     def work(start: int, stop: int) -> int:
         part = slice(start, stop)
@@ -49,7 +50,7 @@ def _fill(
         return -1 if row < 0 else start + row
 
     if any(row >= 0 for row in in_shards(work, len(activations), threads)):
-        checks.finite(activations, "activations")
+        finite(activations, "activations")
     return codes
 
 
@@ -75,7 +76,7 @@ def topk_codes(
         array([[1, 2],
                [0, 1]], dtype=int32)
     """
-    array = checks.matrix(activations, "activations", "buckets", (np.float64, np.float32))
+    array = matrix(activations, "activations", "buckets", (np.float64, np.float32))
     return _fill(array, checks.active_count(active, array.shape[1]), True, threads)
 
 
@@ -100,7 +101,7 @@ def ordered_buckets(
         >>> ordered_buckets([[0.1, 0.9, 0.3]])
         array([[1, 2, 0]], dtype=int32)
     """
-    array = checks.matrix(activations, "activations", "buckets", (np.float64, np.float32))
+    array = matrix(activations, "activations", "buckets", (np.float64, np.float32))
     size = array.shape[1]
     try:
         count = size if first is None else checks.active_count(first, size)
@@ -108,7 +109,7 @@ def ordered_buckets(
         raise InputError(f"first is {first!r}; expected a whole number from 1 to {size}") from None
     if count <= SHORT:
         return _fill(array, count, False, threads)
-    checks.finite(array, "activations")
+    finite(array, "activations")
     ordered = np.empty((len(array), count), np.int32)
 
     def work(start: int, stop: int) -> None:
