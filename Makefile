@@ -9,17 +9,17 @@ INSTALLED := $(VENV)/.installed
 SOURCES := $(sort $(shell find src -name '*.py'))
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-all check format bench clean
+.PHONY: help demo test test-all check format bench bench-search clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(INSTALLED) ## see the solver at work on handwritten digits
+demo: $(INSTALLED) ## see the solver and the table at work on handwritten digits
 	$(BIN)/flowhash demo
 
 test: $(INSTALLED) ## the tests that every change must pass
@@ -41,6 +41,10 @@ format: $(INSTALLED) ## put the code into the house style
 bench: $(INSTALLED) ## measure the claims anew and write docs/results/
 	$(BIN)/python benchmarks/topk.py
 	$(BIN)/python benchmarks/solver.py
+
+bench-search: $(INSTALLED) ## the same for search: downloads hnswlib and GloVe, takes half an hour
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench-search]'
+	$(BIN)/python benchmarks/search.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -19,15 +19,30 @@ if TYPE_CHECKING:
         topk_codes,
         upper_bound_gap,
     )
-    from flowhash.errors import InputError, MissingExtraError, SolverError
+    from flowhash.errors import (
+        DamagedFileError,
+        InputError,
+        LockedTableError,
+        MissingExtraError,
+        SolverError,
+        StorageError,
+    )
+    from flowhash.table import HashTable, Hits, Item, Stats
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Assignment",
+    "DamagedFileError",
+    "HashTable",
+    "Hits",
     "InputError",
+    "Item",
+    "LockedTableError",
     "MissingExtraError",
     "SolverError",
+    "Stats",
+    "StorageError",
     "__version__",
     "assign_codes",
     "class_means",
@@ -42,7 +57,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its room on first use (PEP 562)."""
     if name in __all__:
-        room = "flowhash.errors" if name.endswith("Error") else "flowhash.codes"
+        room = "flowhash.codes"
+        if name.endswith("Error"):
+            room = "flowhash.errors"
+        elif name in ("HashTable", "Hits", "Item", "Stats"):
+            room = "flowhash.table"
         return getattr(importlib.import_module(room), name)
     raise AttributeError(f"module 'flowhash' has no attribute {name!r}")
 

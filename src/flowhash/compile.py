@@ -1,8 +1,8 @@
 """How FlowHash compiles its kernels.
 
-Two decorators for all of them, so that the rules of the house hold everywhere: compiled code is
-cached on disk, releases the GIL, and never uses fast-math, because exact solvers live from exact
-comparisons.
+A few decorators for all of them, so that the rules of the house hold everywhere: compiled code is
+cached on disk, releases the GIL, and keeps to IEEE arithmetic, because exact answers live from
+exact comparisons. The one exception, ``filter_kernel``, is for sums whose error is bounded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -35,6 +36,32 @@ def inner_kernel(function: Function) -> Function:
     except (KeyError, TypeError):
         return kernel(function)
     return cast(Function, compiled)
+
+
+def filter_kernel(function: Function) -> Function:
+    """Like :func:`inner_kernel`, for sums in any order: what follows must bound their error.
+
+    A sum that may be reordered is SIMD code, about eight times as fast. The bound that every caller
+    uses, dim · 2^-24 of the sum of magnitudes, holds for any order. Infinities and NaNs keep their
+    meaning.
+    """
+    options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "_nrt": False}
+    try:
+        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+    except (KeyError, TypeError):
+        del options["_nrt"]
+        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+    return cast(Function, compiled)
+
+
+def get_ready() -> None:
+    """Let numba load what it needs to run compiled code, a quarter of a second.
+
+    It would do so at the first call of any kernel; a room whose first call should be quick does it
+    while it is imported.
+    """
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 # A minimum written as ``a if a < b else b`` keeps LLVM from turning a loop over it into SIMD code:

@@ -13,3 +13,15 @@ class MissingExtraError(ImportError):
 
 class SolverError(RuntimeError):
     """A solver of another library did not deliver a solution."""
+
+
+class StorageError(OSError):
+    """A stored table cannot be read or written; the message names the file."""
+
+
+class DamagedFileError(StorageError):
+    """A stored file is not what was written: cut short, changed, or missing."""
+
+
+class LockedTableError(StorageError):
+    """Another process, or another object of this one, is writing to the table."""

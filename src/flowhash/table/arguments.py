@@ -1,0 +1,267 @@
+"""Checks of what users give to a table, and answers in their terms."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.checks import numbers
+from flowhash.errors import InputError
+from flowhash.select import sort_rows
+from flowhash.table.build import first_wrong_code
+from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
+from flowhash.table.manifest import Settings
+from flowhash.table.state import State
+
+LARGEST_PAYLOAD = 1 << 20  # bytes of JSON
+LARGEST_ID = np.iinfo(np.int64).max
+LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
+LARGEST_ANSWER = 1 << 30  # places for hits, padding too
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Checked arguments of ``add``.
+
+    Attributes:
+        codes: ascending in each row [n, k] int32.
+        embeddings: as they will be stored [n, dim] float32 or float16.
+        ids: None if the table is to count.
+        payloads: JSON texts; without offsets if there are none.
+        assigned: whether the table counted the ids itself.
+    """
+
+    codes: NDArray[np.int32]
+    embeddings: NDArray[Any]
+    ids: Ids | None
+    payloads: Strings
+    assigned: bool = False
+
+    def user_ids(self) -> NDArray[Any]:
+        """The ids as the user knows them."""
+        assert self.ids is not None
+        if not len(self.ids.names.offsets):
+            return self.ids.keys
+        names = np.empty(len(self.ids), object)
+        names[:] = [self.ids.value(index) for index in range(len(self.ids))]
+        return names
+
+
+def whole_number(value: Any) -> Any:
+    """``value`` as an int where it is a whole number; otherwise as it is, for others to refuse."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
+
+
+def read_items(
+    settings: Settings,
+    codes: ArrayLike,
+    embeddings: ArrayLike,
+    ids: Any,
+    payloads: Sequence[dict[str, Any] | None] | None,
+) -> Items:
+    """Check the arguments of ``add``; embeddings are checked while they are copied."""
+    vectors = _read_vectors(settings, embeddings, "embeddings")
+    count = len(vectors)
+    if count >= LARGEST_SEGMENT:
+        raise InputError(f"{count} items at once; expected fewer than {LARGEST_SEGMENT}. Add parts")
+    if settings.dtype == "float16":
+        with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
+            vectors = vectors.astype(np.float16)
+    buckets = _read_codes(settings, codes, count)
+    known = None
+    if ids is not None:
+        known = read_ids(ids, settings.ids)
+        if len(known) != count:
+            raise InputError(f"ids has {len(known)} ids for {count} embeddings; expected one each")
+    elif settings.ids != INT64:
+        raise InputError("this table has strings as ids, which it cannot make up; give ids")
+    return Items(buckets, vectors, known, _read_payloads(payloads, count))
+
+
+def with_ids(items: Items, next_id: int) -> Items:
+    """The items with ids that count on from ``next_id``, unless they have ids."""
+    if items.ids is not None:
+        return items
+    count = len(items.codes)
+    if next_id + count - 1 > LARGEST_ID:
+        raise InputError(
+            f"ids count on from the largest one, {next_id - 1}, and no number is left; give ids"
+        )
+    keys = np.arange(next_id, next_id + count, dtype=np.int64)
+    return Items(items.codes, items.embeddings, Ids(keys, NO_STRINGS), items.payloads, True)
+
+
+def _read_vectors(settings: Settings, values: ArrayLike, name: str) -> NDArray[np.float32]:
+    if (  # what single queries should be, without the detours
+        type(values) is np.ndarray
+        and values.dtype == np.float32
+        and values.ndim == 2
+        and values.shape[1] == settings.dim
+        and values.flags.carray
+    ):
+        return values
+    array = numbers(values, name)
+    if array.ndim != 2 or array.shape[1] != settings.dim:
+        raise InputError(
+            f"{name} has shape {array.shape}; expected [n, {settings.dim}], the table's dim. For a "
+            "single one use values[None, :]"
+        )
+    with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
+        return np.require(array, np.float32, ["C", "W"])
+
+
+def _read_codes(settings: Settings, values: ArrayLike, count: int) -> NDArray[np.int32]:
+    array = numbers(values, "codes")
+    if array.size == 0 and count == 0:
+        return np.empty((0, settings.active), np.int32)
+    if array.dtype.kind not in "iu" or array.shape != (count, settings.active):
+        raise InputError(
+            f"codes has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
+            f"[{count}, {settings.active}], the {settings.active} active buckets of each item"
+        )
+    if array.dtype.itemsize > 4:  # keep what does not fit from wrapping round
+        array = array.clip(-1, settings.buckets)
+    codes = np.array(array, np.int32, order="C")  # a copy: it is sorted
+    row = first_wrong_code(codes, settings.buckets)
+    if row != -1:
+        raise InputError(
+            f"codes[{row}] is {np.asarray(values)[row].tolist()}; expected {settings.active} "
+            f"different buckets from 0 to {settings.buckets - 1}"
+        )
+    if settings.active > 1:
+        sort_rows(codes)
+    return codes
+
+
+def _read_payloads(payloads: Sequence[dict[str, Any] | None] | None, count: int) -> Strings:
+    if payloads is None:
+        return NO_STRINGS
+    if isinstance(payloads, (str, bytes, Mapping)) or not isinstance(payloads, Sequence):
+        raise InputError(f"payloads is {payloads!r:.80}; expected a list with a dict or None each")
+    if len(payloads) != count:
+        raise InputError(f"payloads has {len(payloads)} entries for {count} items; give one each")
+    if all(payload is None for payload in payloads):
+        return NO_STRINGS
+    return pack(_payload_text(index, payload) for index, payload in enumerate(payloads))
+
+
+def _payload_text(index: int, payload: dict[str, Any] | None) -> bytes:
+    if payload is None:
+        return b""
+    if not isinstance(payload, dict) or not all(isinstance(key, str) for key in payload):
+        raise InputError(
+            f"payloads[{index}] is {payload!r:.80}; expected a dict with strings as keys, or None"
+        )
+    try:
+        text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"payloads[{index}] cannot be written as JSON: {error}") from error
+    if len(text) > LARGEST_PAYLOAD:
+        raise InputError(
+            f"payloads[{index}] has {len(text)} bytes of JSON; expected at most {LARGEST_PAYLOAD}. "
+            "Keep large things elsewhere and their address here"
+        )
+    return text
+
+
+def read_queries(
+    settings: Settings, ordered_buckets: ArrayLike, queries: ArrayLike
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Check the arrays of a search; what is in them is checked by the kernels."""
+    asked = _read_vectors(settings, queries, "queries")
+    if (
+        type(ordered_buckets) is np.ndarray
+        and ordered_buckets.dtype == np.int32
+        and ordered_buckets.ndim == 2
+        and len(ordered_buckets) == len(asked)
+        and ordered_buckets.flags.carray
+    ):
+        return ordered_buckets, asked
+    order = numbers(ordered_buckets, "ordered_buckets")
+    if len(asked) == 0 and order.size == 0:
+        return np.empty((0, settings.buckets), np.int32), asked
+    if order.dtype.kind not in "iu" or order.ndim != 2 or len(order) != len(asked):
+        raise InputError(
+            f"ordered_buckets has shape {order.shape} and dtype {order.dtype}; expected whole "
+            f"numbers [{len(asked)}, m], the buckets of each query in the order to open them"
+        )
+    if order.dtype.itemsize > 4 or order.dtype.kind == "u":
+        order = order.clip(-1 if order.dtype.kind == "i" else 0, settings.buckets)
+    return np.require(order, np.int32, ["C", "W"]), asked
+
+
+def check_search(
+    order: NDArray[np.int32], top: int, probe: int, at_least: int | None, threads: int | None
+) -> None:
+    """Check the numbers of a search."""
+    if not type(top) is type(probe) is int or top < 1 or probe < 1:
+        for name, value in (("top", top), ("probe", probe)):
+            _check_count(name, value)
+    if probe > order.shape[1]:
+        raise InputError(
+            f"probe is {probe}, but ordered_buckets names only {order.shape[1]} buckets a query; "
+            "give more of them, as flowhash.ordered_buckets(activations, first=probe) does"
+        )
+    if len(order) * top > LARGEST_ANSWER:
+        raise InputError(
+            f"top is {top} for {len(order)} queries, an answer with {len(order) * top} places; "
+            f"expected at most {LARGEST_ANSWER}. Ask for fewer, or in parts"
+        )
+    if at_least is not None:
+        _check_count("at_least", at_least)
+    if threads is not None:
+        _check_count("threads", threads)
+
+
+def _check_count(name: str, value: Any) -> None:
+    number = whole_number(value)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise InputError(f"{name} is {value!r}; expected a whole number from 1")
+
+
+def allowed_rows(settings: Settings, state: State, where: Any) -> list[NDArray[np.uint8]]:
+    """For each part 1 where a live row has an id that ``where`` allows."""
+    mask = _as_mask(where)
+    if mask is not None:
+        if settings.ids != INT64 or mask.ndim != 1:
+            raise InputError(
+                "where is a mask; that needs one dimension, and whole numbers as ids, which are "
+                "places in it. Give a list of ids instead"
+            )
+        return [_allow_mask(state, number, mask) for number in range(len(state.parts))]
+    ids = read_ids(where, settings.ids)
+    parts, rows = state.locate(ids)
+    allowed = [np.zeros(part.segment.rows, np.uint8) for part in state.parts]
+    for number, array in enumerate(allowed):
+        array[rows[parts == number]] = 1
+    return allowed
+
+
+def _as_mask(where: Any) -> NDArray[np.bool_] | None:
+    """``where`` as a mask, if it is one."""
+    if not isinstance(where, (np.ndarray, list, tuple, bool, np.bool_)):
+        return None
+    try:
+        mask = np.asarray(where)
+    except ValueError:  # ragged lists: no mask, and no ids
+        return None
+    return mask if mask.dtype == bool else None
+
+
+def _allow_mask(state: State, number: int, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    part = state.parts[number]
+    part.segment.ensure("ids")
+    keys = part.segment.arrays.ids
+    allowed = np.zeros(len(keys), np.uint8)
+    inside = (keys >= 0) & (keys < len(mask))
+    allowed[inside] = mask[keys[inside]]
+    return allowed & part.alive if len(part.alive) else allowed

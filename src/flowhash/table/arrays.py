@@ -1,0 +1,165 @@
+"""A segment as kernels see it: plain arrays, in memory or mapped from a file.
+
+An embedding in float32 is kept in two planes, the upper 16 bits of each number and the lower 16
+bits. A scan for one query reads the upper plane only, half of the memory, and ranks so well that
+the exact distances of a few candidates settle the rest; nothing is lost and nothing stored twice.
+
+Rows are sorted by their codes. With k = 1 a bucket is therefore a run of neighbouring rows, and
+the offsets say it all; with k > 1 each bucket has a list of rows, and each row its code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.compile import inner_kernel, kernel
+from flowhash.intrinsics import half_to_float, join_planes, pointer_to
+from flowhash.table.blocks import first_damaged
+
+EUCLIDEAN, COSINE, INNER = 0, 1, 2
+METRICS = {"euclidean": EUCLIDEAN, "cosine": COSINE, "inner": INNER}
+
+# Positions in Arrays.starts.
+HIGHS, LOWS, NORMS, IDS, POSTINGS, CODES = range(6)
+
+
+class Arrays(NamedTuple):
+    """The arrays of a segment with n rows.
+
+    Attributes:
+        highs: the upper 16 bits of the embeddings' float32, rounded to nearest [n, dim] uint16; in
+            a table of float16 the bits of those.
+        lows: the lower 16 bits [n, dim] uint16; in a table of float16 without rows.
+        norms: |x|² (euclidean, inner) or 1/|x| (cosine) [n] float32.
+        ids: the ids, or the hashes of ids that are strings [n] int64.
+        offsets: bucket b owns entries offsets[b] to offsets[b + 1] [d + 1] int64.
+        postings: rows of each bucket, ascending [n·k] int32; empty with k = 1.
+        codes: the code of each row, ascending [n, k] int32; empty with k = 1.
+        words: the file's data as 64-bit words, for its checksums; empty in memory.
+        sums: the checksum of each block; empty in memory.
+        verified: which blocks were found intact.
+        starts: the byte at which highs, lows, norms, ids, postings and codes start [6] int64.
+    """
+
+    highs: NDArray[np.uint16]
+    lows: NDArray[np.uint16]
+    norms: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    postings: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    words: NDArray[np.uint64]
+    sums: NDArray[np.uint32]
+    verified: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+
+
+@inner_kernel
+def copy_embedding(
+    highs: NDArray[np.uint16],
+    lows: NDArray[np.uint16],
+    row: int,
+    target: NDArray[np.float32],
+    index: int,
+) -> None:
+    """Copy the embedding of a row as float32, however it is stored."""
+    if lows.shape[0] > 0:
+        for column in range(target.shape[1]):
+            target[index, column] = join_planes(highs[row, column], lows[row, column])
+    else:
+        for column in range(target.shape[1]):
+            target[index, column] = half_to_float(highs[row, column])
+
+
+@inner_kernel
+def damaged_plane(segment: Arrays, plane: int, width: int, start: int, stop: int) -> int:
+    """The first damaged block under rows ``start`` to ``stop`` of one array, or -1."""
+    begin = segment.starts[plane]
+    return first_damaged(
+        segment.words, segment.sums, segment.verified, begin + start * width, begin + stop * width
+    )
+
+
+@inner_kernel
+def damaged_rows(segment: Arrays, start: int, stop: int, coarse: bool) -> int:
+    """The first damaged block under embeddings and norms of rows ``start`` to ``stop``, or -1.
+
+    With ``coarse`` the lower plane is left out.
+    """
+    if segment.sums.shape[0] == 0:
+        return -1
+    width = segment.highs.shape[1] * 2
+    block = damaged_plane(segment, HIGHS, width, start, stop)
+    if block < 0 and not coarse and segment.lows.shape[0] > 0:
+        block = damaged_plane(segment, LOWS, width, start, stop)
+    if block < 0:
+        block = damaged_plane(segment, NORMS, 4, start, stop)
+    return block
+
+
+@inner_kernel
+def damaged_postings(segment: Arrays, start: int, stop: int) -> int:
+    """The first damaged block under postings ``start`` to ``stop``, or -1; k = 1 has none."""
+    if segment.postings.shape[0] == 0:
+        return -1
+    return damaged_plane(segment, POSTINGS, 4, start, stop)
+
+
+@inner_kernel
+def damaged_code(segment: Arrays, row: int) -> int:
+    """The first damaged block under the code of a row, or -1; with k = 1 there is none."""
+    if segment.codes.shape[0] == 0:
+        return -1
+    return damaged_plane(segment, CODES, segment.codes.shape[1] * 4, row, row + 1)
+
+
+@inner_kernel
+def damaged_id(segment: Arrays, row: int) -> int:
+    """The damaged block under the id of a row, or -1."""
+    return damaged_plane(segment, IDS, 8, row, row + 1)
+
+
+# Handing a dozen arrays from Python to a kernel takes longer than a small search. The arrays of a
+# segment stay where they are, so their addresses can be noted once, in a single array.
+
+_float32 = pointer_to(numba.types.float32)
+_uint8 = pointer_to(numba.types.uint8)
+_uint16 = pointer_to(numba.types.uint16)
+_uint32 = pointer_to(numba.types.uint32)
+_uint64 = pointer_to(numba.types.uint64)
+_int32 = pointer_to(numba.types.int32)
+_int64 = pointer_to(numba.types.int64)
+
+
+def note(segment: Arrays, allowed: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Address and length of each array; valid as long as ``segment`` and ``allowed`` are kept."""
+    entries = []
+    for array in (*segment, allowed):
+        if not array.flags.carray:
+            raise AssertionError("arrays of a segment lie in one piece")
+        entries += [array.ctypes.data, array.shape[0]]
+    return np.array([*entries, segment.highs.shape[1], segment.codes.shape[1]], np.int64)
+
+
+@kernel
+def look_up(noted: NDArray[np.int64]) -> tuple[Arrays, NDArray[np.uint8]]:
+    """The arrays that :func:`note` noted, and the rows that may be found."""
+    dim, active = noted[24], noted[25]
+    segment = Arrays(
+        numba.carray(_uint16(noted[0]), (noted[1], dim)),
+        numba.carray(_uint16(noted[2]), (noted[3], dim)),
+        numba.carray(_float32(noted[4]), (noted[5],)),
+        numba.carray(_int64(noted[6]), (noted[7],)),
+        numba.carray(_int64(noted[8]), (noted[9],)),
+        numba.carray(_int32(noted[10]), (noted[11],)),
+        numba.carray(_int32(noted[12]), (noted[13], active)),
+        numba.carray(_uint64(noted[14]), (noted[15],)),
+        numba.carray(_uint32(noted[16]), (noted[17],)),
+        numba.carray(_uint8(noted[18]), (noted[19],)),
+        numba.carray(_int64(noted[20]), (noted[21],)),
+    )
+    return segment, numba.carray(_uint8(noted[22]), (noted[23],))

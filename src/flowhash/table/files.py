@@ -1,0 +1,79 @@
+"""Files that survive a crash: the writer's lock, the manifest in one step, flushed folders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from flowhash.errors import LockedTableError, StorageError
+from flowhash.table import manifest as manifests
+from flowhash.table.manifest import Manifest
+
+LOCK = "writer.lock"
+
+
+def take_lock(path: Path) -> IO[bytes]:
+    """Take the writer's lock; the system releases it when the process ends, however it ends."""
+    with naming(path / LOCK):
+        if not path.is_dir():
+            raise StorageError(
+                f"{path} is not a folder; use HashTable.create to make a table there"
+            )
+        try:
+            import fcntl
+        except ImportError as error:  # Windows
+            raise StorageError(
+                "tables can be written on Linux and macOS only, because of their lock; open this "
+                'one with mode="r", or keep it in memory'
+            ) from error
+        file = (path / LOCK).open("ab")
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise LockedTableError(
+                f"{path} is being written by another process or object; a table has one writer. "
+                'Close that one, or open this one with mode="r"'
+            ) from error
+        except BaseException:
+            file.close()
+            raise
+    return file
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest in one step, durably."""
+    new = folder / (manifests.NAME + ".new")
+    with new.open("wb") as file:
+        file.write(manifests.dump(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(folder / manifests.NAME)
+    flush_folder(folder)
+
+
+def flush_folder(folder: Path) -> None:
+    """Make new and renamed entries of a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn an error of the system into one that names the file and says what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(
+            error.errno, f"{error.filename or path}: {reason}; nothing was changed. Free space or "
+            "mend the permissions, then try again"
+        ) from error  # fmt: skip

@@ -1,0 +1,264 @@
+"""A table's folder: files that never change, a manifest that is replaced, one writer at a time.
+
+What is acknowledged is on disk: a new file is written and flushed, then its folder entry, then
+the manifest beside the old one, which it replaces by a rename, and the folder again. A process
+that dies in between leaves files that no manifest names; the next writer removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.errors import DamagedFileError, StorageError
+from flowhash.table import manifest as manifests
+from flowhash.table.container import Written, write_container
+from flowhash.table.draft import Draft
+from flowhash.table.files import LOCK, flush_folder, naming, take_lock, write_manifest
+from flowhash.table.manifest import DeletedFile, Manifest, SegmentFile, Settings
+from flowhash.table.mapped import map_segment, segment_entries
+from flowhash.table.segment import NO_ROWS
+from flowhash.table.state import Part, State
+
+
+class Folder:
+    """Reads and, if it is ``writable``, changes the files of a table.
+
+    Attributes:
+        path: the folder.
+        manifest: the state on disk as this object knows it.
+        writable: whether it holds the writer's lock.
+    """
+
+    def __init__(self, path: Path, writable: bool, lock: IO[bytes] | None = None) -> None:
+        self.path = path
+        self.writable = writable
+        self._lock = take_lock(path) if writable and lock is None else lock
+        self._new: set[str] = set()
+        try:
+            self.manifest = manifests.load(path)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings) -> Folder:
+        """Make a folder with an empty table."""
+        with naming(path):
+            path.mkdir(parents=True, exist_ok=True)
+            _refuse_content(path)  # before a lock file is left in a folder of something else
+            lock = take_lock(path)
+            try:
+                _refuse_content(path)
+                write_manifest(path, Manifest(settings, identity=secrets.token_hex(16)))
+                flush_folder(path.parent)
+            except BaseException:
+                lock.close()
+                raise
+        return cls(path, writable=True, lock=lock)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def load(self, known: State | None = None) -> State:
+        """The state that the manifest describes.
+
+        Segments of a state that is ``known`` already are used again. A writer may replace files
+        between the reading of the manifest and of what it names; then the manifest has changed, and
+        the new one is read.
+        """
+        while True:
+            try:
+                parts = tuple(self.load_part(entry, known) for entry in self.manifest.segments)
+                return State(parts, self.manifest.next_id)
+            except DamagedFileError:  # noqa: PERF203
+                newer = manifests.load(self.path)
+                if newer.generation == self.manifest.generation:
+                    raise
+                self._refuse_another(newer)
+                self.manifest = newer
+
+    def _refuse_another(self, newer: Manifest) -> None:
+        """A table that was made anew in the same folder is not a newer state of this one."""
+        if newer.identity != self.manifest.identity or newer.settings != self.manifest.settings:
+            raise StorageError(
+                f"{self.path} is another table by now; open it again with HashTable.open"
+            )
+
+    def refresh(self, known: State) -> State | None:
+        """The state of a newer manifest, or None if there is none."""
+        newer = manifests.load(self.path)
+        self._refuse_another(newer)
+        if newer.generation == self.manifest.generation:
+            return None
+        before, self.manifest = self.manifest, newer
+        try:
+            return self.load(known)
+        except BaseException:
+            self.manifest = before  # so that it can be tried again
+            raise
+
+    def write_segment(self, plan: Draft, halves: bool) -> Part:
+        """Write a segment's file; it belongs to the table only after ``commit``."""
+        name = f"segment-{self._take_number():010d}.safetensors"
+        entries, limits = segment_entries(plan, halves)
+        with self._new_file(name) as file:
+            written = write_container(file, entries)
+        entry = SegmentFile(
+            name, len(plan.rows), written.size, written.header_crc32, written.sums_crc32, *limits()
+        )
+        return self.load_part(entry)
+
+    def write_deleted(self, part: Part) -> Part:
+        """Write which rows of a part are deleted; it counts only after ``commit``."""
+        assert part.file is not None
+        name = f"deleted-{self._take_number():010d}.npy"
+        buffer = io.BytesIO()
+        np.save(buffer, np.packbits(part.alive == 0), allow_pickle=False)
+        data = buffer.getvalue()
+        with self._new_file(name) as file:
+            file.write(data)
+        deleted = DeletedFile(name, part.segment.rows - part.live, len(data), zlib.crc32(data))
+        return Part(part.segment, part.alive, part.live, replace(part.file, deleted=deleted))
+
+    def commit(self, state: State) -> None:
+        """Make a state the table's, durably; then remove what it does not need any more."""
+        files = tuple(part.file for part in state.parts if part.file is not None)
+        changed = replace(
+            self.manifest,
+            generation=self.manifest.generation + 1,
+            next_id=state.next_id,
+            segments=files,
+        )
+        missing = [name for name in changed.files() if not (self.path / name).exists()]
+        if missing:
+            raise StorageError(f"{self.path / missing[0]} was removed; the table is not changed")
+        try:
+            with naming(self.path / manifests.NAME):
+                flush_folder(self.path)
+                write_manifest(self.path, changed)
+        except BaseException:
+            self._take_back(changed)
+            raise
+        before, self.manifest = self.manifest, changed
+        self._new.clear()
+        self.discard(before.files() - changed.files())
+
+    def remove_uncommitted(self) -> None:
+        """Remove the files of a change that did not come to its end.
+
+        What is on disk decides: if the change got there after all, it is what the table is now.
+        """
+        current = manifests.load(self.path)  # if that fails, everything is left as it is
+        last = max(current.next_file, self.manifest.next_file)
+        self.manifest = replace(current, next_file=last)
+        self.discard(self._new - current.files())
+        self._new.clear()
+
+    def discard(self, names: set[str]) -> None:
+        """Remove files; one that cannot be removed now is a stray for the next writer."""
+        for name in names:
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+
+    def _take_back(self, changed: Manifest) -> None:
+        """Write the old state once more if the new manifest is there but could not be flushed.
+
+        It gets a generation of its own, for readers that have seen the new one. No file is removed
+        before this has succeeded.
+        """
+        if manifests.load(self.path).generation != changed.generation:
+            return
+        try:
+            write_manifest(self.path, replace(self.manifest, generation=changed.generation + 1))
+        except OSError as error:
+            raise StorageError(
+                error.errno,
+                f"{self.path / manifests.NAME}: {error.strerror or error}; the change is in the "
+                "table but may not survive a power failure. Mend the disk and open the table again",
+            ) from error
+
+    def _take_number(self) -> int:
+        number = self.manifest.next_file
+        self.manifest = replace(self.manifest, next_file=number + 1)
+        return number
+
+    @contextlib.contextmanager
+    def _new_file(self, name: str) -> Iterator[IO[bytes]]:
+        """A file that is complete and on disk when the block ends."""
+        path = self.path / name
+        self._new.add(name)
+        with naming(path), path.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+
+    def load_part(self, entry: SegmentFile, known: State | None = None) -> Part:
+        """Map a segment's file, unless it is known, and read which of its rows are deleted."""
+        path = self.path / entry.file
+        segment = None
+        for part in known.parts if known else ():
+            if part.file is not None and replace(part.file, deleted=entry.deleted) == entry:
+                segment = part.segment
+        if segment is None:
+            written = Written(entry.size, entry.header_crc32, entry.sums_crc32)
+            with naming(path):
+                segment = map_segment(path, written, entry, self.manifest.settings)
+        alive = NO_ROWS if entry.deleted is None else self._load_alive(entry, entry.deleted)
+        gone = 0 if entry.deleted is None else entry.deleted.rows
+        return Part(segment, alive, entry.rows - gone, entry)
+
+    def _load_alive(self, entry: SegmentFile, deleted: DeletedFile) -> NDArray[np.uint8]:
+        path = self.path / deleted.file
+        with naming(path):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError as error:
+                raise DamagedFileError(
+                    f"{path} is missing; the manifest names it. Restore it from a copy"
+                ) from error
+        if len(data) != deleted.size or zlib.crc32(data) != deleted.crc32:
+            raise DamagedFileError(f"{path} does not match its checksum; restore it from a copy")
+        try:
+            packed = np.load(io.BytesIO(data), allow_pickle=False)
+            gone = np.unpackbits(packed, count=entry.rows)
+            if packed.shape != (-(-entry.rows // 8),) or int(gone.sum()) != deleted.rows:
+                raise ValueError(f"{int(gone.sum())} rows are marked, not {deleted.rows}")
+        except (TypeError, ValueError, OSError, EOFError) as error:
+            raise DamagedFileError(
+                f"{path} does not say which rows are deleted ({error}); restore it from a copy"
+            ) from error
+        return 1 - gone
+
+    def remove_strays(self) -> None:
+        """Remove files of ours that the manifest does not name: a writer died before it could.
+
+        Only after everything that it names was found.
+        """
+        known = self.manifest.files()
+        ours = (manifests.SEGMENT_NAME, manifests.DELETED_NAME)
+        names = {entry.name for entry in self.path.iterdir()}
+        strays = {name for name in names if any(kind.fullmatch(name) for kind in ours)}
+        self.discard((strays - known) | (names & {manifests.NAME + ".new"}))
+
+
+def _refuse_content(path: Path) -> None:
+    """A new table needs a folder of its own."""
+    if any(entry.name != LOCK for entry in path.iterdir()):
+        raise StorageError(
+            f"{path} is not empty; give a new or empty folder, or use HashTable.open for a table "
+            "that is there"
+        )

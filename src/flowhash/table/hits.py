@@ -1,0 +1,51 @@
+"""What the table gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(eq=False, slots=True)  # not frozen: that would slow single queries
+class Hits:
+    """The answer to a search, one line for each query.
+
+    Attributes:
+        ids: nearest first [q, top]: int64, padded with -1, or strings (dtype object), padded with
+            None. Equal distances are in the order of the ids (of their hashes, for strings).
+        distances: squared Euclidean, 1 - cosine, or minus the inner product; smaller is nearer;
+            padded with infinity [q, top] float32.
+        counts: how many of ``top`` were found; what is behind them is padding [q] int64.
+        scanned: items that were compared with the query: live, in an opened bucket, allowed by
+            ``where``, each once [q] int64. SUF is the table's size divided by their mean.
+        payloads: if asked for, the payload (or None) of each hit, a list for each query.
+    """
+
+    ids: NDArray[Any]
+    distances: NDArray[np.float32]
+    counts: NDArray[np.int64]
+    scanned: NDArray[np.int64]
+    payloads: list[list[dict[str, Any] | None]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """One stored item.
+
+    Attributes:
+        id: its id.
+        code: its k buckets, ascending [k] int32.
+        embedding: as stored, as float32 [dim].
+        payload: what was stored with it, or None.
+    """
+
+    id: int | str
+    code: NDArray[np.int32]
+    embedding: NDArray[np.float32]
+    payload: dict[str, Any] | None

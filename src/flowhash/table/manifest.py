@@ -1,0 +1,203 @@
+"""The manifest: what a table is, and which files it consists of at the moment.
+
+One JSON file, replaced as a whole. It says how long each file is and how to know it again, and
+has a checksum of itself. Whatever the manifest does not name does not belong to the table.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flowhash.errors import DamagedFileError, InputError, StorageError
+from flowhash.table.arrays import METRICS
+from flowhash.table.ids import INT64, STRING
+
+NAME = "manifest.json"
+FORMAT, VERSION = "flowhash-table", 1
+SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
+DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is chosen when a table is created and never changes.
+
+    Attributes:
+        buckets: d.
+        dim: numbers in an embedding.
+        active: k.
+        metric: "euclidean", "cosine" or "inner".
+        dtype: "float32" or "float16", how embeddings are stored.
+        ids: "int64" or "string".
+        encoder: the fingerprint of the encoder that the codes come from, or None.
+    """
+
+    buckets: int
+    dim: int
+    active: int = 1
+    metric: str = "euclidean"
+    dtype: str = "float32"
+    ids: str = INT64
+    encoder: str | None = None
+
+    def check(self) -> None:
+        """Refuse settings that cannot be."""
+        for name, limit in (("buckets", 1 << 30), ("dim", 1 << 20), ("active", self.buckets)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
+                raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {limit}")
+        choices = {"metric": METRICS, "dtype": ("float32", "float16"), "ids": (INT64, STRING)}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in tuple(allowed):
+                raise InputError(
+                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}"
+                )
+        if self.encoder is not None and not isinstance(self.encoder, str):
+            raise InputError(
+                f"encoder is {self.encoder!r}; expected its fingerprint, which is a string, or None"
+            )
+
+
+@dataclass(frozen=True)
+class DeletedFile:
+    """Which rows of a segment are deleted."""
+
+    file: str
+    rows: int
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment's file, and what it takes to know it again."""
+
+    file: str
+    rows: int
+    size: int
+    header_crc32: int
+    sums_crc32: int
+    largest: float
+    residual: float
+    deleted: DeletedFile | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A state of a stored table.
+
+    Attributes:
+        settings: what never changes.
+        identity: random, so that a table made anew in the same folder is not taken for this one.
+        generation: grows with every change.
+        next_id: the next id that ``add`` assigns.
+        next_file: the next number for a file's name.
+        segments: the files.
+    """
+
+    settings: Settings
+    identity: str = ""
+    generation: int = 0
+    next_id: int = 0
+    next_file: int = 1
+    segments: tuple[SegmentFile, ...] = ()
+
+    def files(self) -> set[str]:
+        """The names of all files that belong to the table."""
+        names = {segment.file for segment in self.segments}
+        return names | {part.deleted.file for part in self.segments if part.deleted}
+
+
+def dump(manifest: Manifest) -> bytes:
+    """The manifest as the bytes of its file."""
+    body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    text = json.dumps(body, indent=1, sort_keys=True)
+    body["crc32"] = zlib.crc32(text.encode())
+    return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def load(folder: Path) -> Manifest:
+    """Read the manifest of a table.
+
+    Raises:
+        StorageError: there is no table, or it was written by a newer FlowHash.
+        DamagedFileError: the manifest is damaged.
+    """
+    path = folder / NAME
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StorageError(
+            f"{folder} is not a table: it has no {NAME}. Use HashTable.create to make one"
+        ) from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        body = json.loads(data)
+        if body.pop("format") != FORMAT:
+            raise ValueError("it is not of a FlowHash table")
+        version = body.pop("version")
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedFileError(f"{path} is damaged ({error}); restore it from a copy") from error
+    if isinstance(version, int) and version > VERSION:
+        raise StorageError(
+            f"{path} has format version {version}; this FlowHash reads up to {VERSION}. Install a "
+            "newer one"
+        )
+    try:
+        manifest = _read(body)
+        manifest.settings.check()
+        if dump(manifest) != data:
+            raise ValueError("it does not match its checksum")
+        _check_names(manifest)
+        _check_numbers(manifest)
+    except (InputError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedFileError(f"{path} is damaged ({error}); restore it from a copy") from error
+    return manifest
+
+
+def _read(body: dict[str, Any]) -> Manifest:
+    body.pop("crc32")
+    segments = []
+    for fields in body.pop("segments"):
+        deleted = fields.pop("deleted")
+        segments.append(
+            SegmentFile(**fields, deleted=None if deleted is None else DeletedFile(**deleted))
+        )
+    manifest = Manifest(Settings(**body.pop("settings")), segments=tuple(segments))
+    return replace(manifest, **body)
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    """What should be a number of something is one."""
+    counts: list[Any] = [manifest.generation, manifest.next_file]
+    lengths: list[Any] = []
+    for segment in manifest.segments:
+        counts += [segment.rows, segment.size, segment.header_crc32, segment.sums_crc32]
+        lengths += [segment.largest, segment.residual]
+        if segment.deleted:
+            counts += [segment.deleted.rows, segment.deleted.size, segment.deleted.crc32]
+    whole = all(type(count) is int and count >= 0 for count in counts)
+    real = all(type(length) in (int, float) and 0 <= length < math.inf for length in lengths)
+    named = type(manifest.identity) is str
+    if not whole or not real or not named or type(manifest.next_id) is not int:
+        raise ValueError("a number in it is none")
+
+
+def _check_names(manifest: Manifest) -> None:
+    """No name may lead out of the table's folder, and none is there twice."""
+    names = [segment.file for segment in manifest.segments]
+    names += [segment.deleted.file for segment in manifest.segments if segment.deleted]
+    if len(set(names)) != len(names):
+        raise ValueError("it names a file twice")
+    for segment in manifest.segments:
+        if not SEGMENT_NAME.fullmatch(segment.file):
+            raise ValueError(f"{segment.file!r} is not the name of a segment")
+        if segment.deleted and not DELETED_NAME.fullmatch(segment.deleted.file):
+            raise ValueError(f"{segment.deleted.file!r} is not the name of a file of deleted rows")

@@ -1,0 +1,164 @@
+"""Segments in files: which arrays a file has, and a segment from a mapped file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.errors import DamagedFileError
+from flowhash.table.arrays import Arrays
+from flowhash.table.blocks import BLOCK, first_damaged
+from flowhash.table.container import Container, Entry, Written, map_container, whole
+from flowhash.table.draft import Draft, upper_roots
+from flowhash.table.ids import NO_STRINGS, Strings
+from flowhash.table.manifest import SegmentFile, Settings
+from flowhash.table.segment import Segment
+
+PIECE_BYTES = 1 << 24  # embeddings are copied and written in pieces of about this size
+
+
+def segment_entries(
+    plan: Draft, halves: bool
+) -> tuple[list[Entry], Callable[[], tuple[float, float]]]:
+    """The arrays of a segment's file in their order, and a function for when they are written.
+
+    The function returns what ``upper_roots`` says of the embeddings.
+
+    Norms come behind the embeddings because they are computed while those are copied.
+    """
+    count, dim = len(plan.rows), plan.sources[0].vectors.shape[1]
+    norms = np.empty(count, np.float32)
+    largest = np.zeros(2)
+
+    def pieces(plane: int) -> Iterator[NDArray[Any]]:
+        step = max(1, PIECE_BYTES // (dim * 2))
+        for start in range(0, count, step):
+            stop = min(count, start + step)
+            highs = np.empty((stop - start, dim), np.uint16)
+            lows = np.empty((0 if halves else stop - start, dim), np.uint16)
+            squares = plan.copy_range(start, stop, highs, lows, norms[start:stop])
+            np.maximum(largest, squares, out=largest)
+            yield highs.view(np.float16) if halves else (highs, lows)[plane]
+
+    entries = [
+        whole("ids", plan.keys),
+        whole("order", plan.order),
+        whole("offsets", plan.offsets),
+    ]
+    for plane, name in enumerate(("embeddings",) if halves else ("highs", "lows")):
+        dtype = np.dtype(np.float16 if halves else np.uint16)
+        entries.append(Entry(name, dtype, (count, dim), pieces(plane)))
+    entries.append(whole("norms", norms))
+    if len(plan.codes):
+        entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
+    for name in ("name", "payload"):
+        strings = plan.strings(f"{name}s")
+        if len(strings.offsets):
+            entries += [
+                whole(f"{name}_offsets", strings.offsets),
+                whole(f"{name}s", strings.content),
+            ]
+    return entries, lambda: upper_roots(largest, dim)
+
+
+def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Settings) -> Segment:
+    """A segment from its file; nothing is read but the header, the checksums and the offsets.
+
+    Raises:
+        DamagedFileError: the file is not what was written.
+    """
+    container = map_container(path, written)
+    verified = np.zeros(len(container.sums), np.uint8)
+    _check_shapes(path, container, entry.rows, settings)
+    halves = settings.dtype == "float16"
+    highs = container.arrays["embeddings" if halves else "highs"].view(np.uint16)
+    spans = container.spans
+    names = ("embeddings" if halves else "highs", "lows", "norms", "ids", "postings", "codes")
+    empty = (0, 0)
+    arrays = Arrays(
+        highs=highs,
+        lows=container.arrays.get("lows", np.empty((0, settings.dim), np.uint16)),
+        norms=container.arrays["norms"],
+        ids=container.arrays["ids"],
+        offsets=container.arrays["offsets"],
+        postings=container.arrays.get("postings", np.empty(0, np.int32)),
+        codes=container.arrays.get("codes", np.empty((0, 1), np.int32)),
+        words=container.words,
+        sums=container.sums,
+        verified=verified,
+        starts=np.array([spans.get(name, empty)[0] for name in names]),
+    )
+    strings = {
+        name: Strings(container.arrays[f"{name}s"], container.arrays[f"{name}_offsets"])
+        if f"{name}s" in container.arrays
+        else NO_STRINGS
+        for name in ("name", "payload")
+    }
+    segment = Segment(
+        arrays,
+        container.arrays["order"],
+        strings["name"],
+        strings["payload"],
+        entry.largest,
+        entry.residual,
+        file=str(path),
+        spans=spans,
+    )
+    _check_offsets(segment, settings)
+    return segment
+
+
+def _check_shapes(path: Path, container: Container, rows: int, settings: Settings) -> None:
+    """A header that was changed together with its checksum must not lead out of the arrays."""
+    halves = settings.dtype == "float16"
+    expected: dict[str, tuple[tuple[int, ...], type]] = {
+        "ids": ((rows,), np.int64),
+        "order": ((rows,), np.int32),
+        "offsets": ((settings.buckets + 1,), np.int64),
+        "norms": ((rows,), np.float32),
+    }
+    for name in ("embeddings",) if halves else ("highs", "lows"):
+        expected[name] = ((rows, settings.dim), np.float16 if halves else np.uint16)
+    if settings.active > 1:
+        expected["codes"] = ((rows, settings.active), np.int32)
+        expected["postings"] = ((rows * settings.active,), np.int32)
+    for name in ("name", "payload"):
+        if f"{name}s" in container.arrays or (name == "name" and settings.ids == "string"):
+            expected[f"{name}_offsets"] = ((rows + 1,), np.int64)
+    for name, (shape, dtype) in expected.items():
+        array = container.arrays.get(name)
+        if array is None or array.shape != shape or array.dtype != dtype:
+            raise DamagedFileError(
+                f"{path}: {name} should be {np.dtype(dtype)} {shape}, as the manifest says; "
+                "restore the file from a copy"
+            )
+
+
+def _check_offsets(segment: Segment, settings: Settings) -> None:
+    """The offsets are read at once: every search needs them, and they lead everywhere."""
+    segment.ensure("offsets")
+    offsets = segment.arrays.offsets
+    total = segment.rows * settings.active
+    if offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
+        raise DamagedFileError(
+            f"{segment.file}: its bucket offsets make no sense; restore the file from a copy"
+        )
+
+
+def damaged_blocks(segment: Segment) -> list[int]:
+    """Every damaged block of a segment's file, by reading all of it."""
+    arrays = segment.arrays
+    found: list[int] = []
+    start, end = 0, arrays.words.nbytes
+    while start < end:
+        # Verified afresh: a block that was intact when it was read may be damaged by now.
+        fault = first_damaged(arrays.words, arrays.sums, np.zeros_like(arrays.verified), start, end)
+        if fault < 0:
+            break
+        found.append(int(fault))
+        start = (fault + 1) * BLOCK
+    return found

@@ -1,0 +1,304 @@
+"""From candidates to the answer: exact distances, and the proof that nothing was missed.
+
+Distances are summed in float64, from the stored embeddings and the queries as they came. An
+answer is therefore the same whatever the batch, the threads and the segments were: nearest first,
+equal distances in the order of their ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.compile import filter_kernel, inner_kernel, kernel
+from flowhash.intrinsics import prefetch, prefetch_item
+from flowhash.table.arrays import (
+    COSINE,
+    EUCLIDEAN,
+    Arrays,
+    copy_embedding,
+    damaged_code,
+    damaged_id,
+    damaged_postings,
+    damaged_rows,
+)
+from flowhash.table.candidates import ROW_BITS, ROW_MASK, Candidates
+from flowhash.table.products import BROKEN, LINE
+from flowhash.table.ranking import comes_before, rank
+
+COARSE_UNIT = 2.0**-8  # relative error of an upper half
+COMPARED = 64  # candidates that are compared with each other before they are looked up
+NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
+UNIT = 2.0**-24  # relative error of one float32 operation
+
+
+@filter_kernel
+def distance(
+    metric: int, line: NDArray[np.float32], queries: NDArray[np.float32], query: int
+) -> float:
+    """The exact distance of an embedding from a query: |q - x|², 1 - q·x/(|q||x|), or -q·x.
+
+    Float64 holds products of float32 numbers exactly; summing them in any order changes the last
+    of 53 bits at most.
+    """
+    dim = queries.shape[1]
+    product = length = size = np.float64(0.0)
+    if metric == EUCLIDEAN:
+        for column in range(dim):
+            step = np.float64(queries[query, column]) - np.float64(line[0, column])
+            product += step * step
+        return product
+    for column in range(dim):
+        value = np.float64(line[0, column])
+        asked = np.float64(queries[query, column])
+        product += asked * value
+        length += value * value
+        size += asked * asked
+    if metric == COSINE:
+        return 1.0 - product / np.sqrt(length * size)
+    return -product
+
+
+@inner_kernel
+def error_bound(metric: int, dim: int, query_norm: float, largest: float, residual: float) -> float:
+    """How far an affinity of a scan may be from the exact one.
+
+    A sum of ``dim`` products in any order is wrong by at most dim · 2^-24 of the sum of their
+    magnitudes, at most |q||x|; the few operations around it are counted as eight more. A coarse
+    scan moreover leaves out the product of q with the rest of x, at most |q| times its length.
+
+    Args:
+        metric: the metric.
+        dim: how many numbers an embedding has.
+        query_norm: |q|.
+        largest: the largest |x| of the table.
+        residual: the largest length of what upper halves leave out of a row; 0 if the scan read
+            whole numbers.
+    """
+    share = 1.05 * UNIT * (dim + 8)
+    if metric == EUCLIDEAN:
+        return share * (query_norm + largest) ** 2 + 2.0 * query_norm * residual + 1e-36
+    if metric == COSINE:
+        # Relative to |x|, whose own sum is rounded too; rounding to nearest leaves out at most 2^-8
+        # of each number.
+        return 1.05 * (2.0 * share + (COARSE_UNIT if residual > 0.0 else 0.0))
+    return share * query_norm * largest + query_norm * residual + 1e-36
+
+
+@inner_kernel
+def worth_measuring(
+    metric: int,
+    queries: NDArray[np.float32],
+    query: int,
+    found: Candidates,
+    top: int,
+    largest: float,
+    residual: float,
+) -> float:
+    """An affinity below which no candidate of a query can be among its first ``top``.
+
+    At least ``top`` candidates have an affinity of at least a; the exact ones are at least a - e,
+    with e the error bound. One below a - 2e is exactly below a - e: all of those are nearer.
+    """
+    size = found.filled[query]
+    if size <= top or size > COMPARED:
+        return -np.inf
+    reached = np.inf
+    for index in range(size):
+        affinity = found.affinities[query, index]
+        better = 0
+        for other in range(size):
+            better += found.affinities[query, other] > affinity
+        if better < top:
+            reached = min(reached, np.float64(affinity))
+    norm = np.float64(0.0)
+    for column in range(queries.shape[1]):
+        norm += np.float64(queries[query, column]) ** 2
+    bound = error_bound(metric, queries.shape[1], np.sqrt(norm), largest, residual)
+    return reached - 2.0 * bound
+
+
+@inner_kernel
+def measure(
+    segment: Arrays,
+    number: int,
+    metric: int,
+    queries: NDArray[np.float32],
+    found: Candidates,
+    sequence: NDArray[np.int32],
+    top: int,
+    largest: float,
+    residual: float,
+    line: NDArray[np.float32],
+    distances: NDArray[np.float64],
+    keys: NDArray[np.int64],
+) -> int:
+    """Exact distances and ids of the candidates that lie in this segment.
+
+    Candidates that cannot be among the first ``top`` are not looked up; they get an infinite
+    distance.
+
+    Args:
+        segment: where to look them up.
+        number: its number.
+        metric: the metric.
+        queries: as they came [q, dim].
+        found: the candidates.
+        sequence: the queries to do; those of one bucket should follow each other, because their
+            candidates lie together.
+        top: how many are wanted.
+        largest: the largest |x| of the table.
+        residual: the largest length of what upper halves leave out of a row.
+        line: scratch space for an embedding [1, dim].
+        distances: receives the distance of each candidate [q, c].
+        keys: receives the id of each candidate [q, c].
+
+    Returns:
+        -1, or the block that is damaged.
+    """
+    for query in sequence:
+        rest = residual if found.coarse[query] else 0.0
+        floor = worth_measuring(metric, queries, query, found, top, largest, rest)
+        for index in range(found.filled[query]):  # they lie far apart: fetch them side by side
+            place = found.places[query, index]
+            if place >> ROW_BITS == number and found.affinities[query, index] >= floor:
+                row = place & ROW_MASK
+                prefetch_item(segment.ids, row)
+                for column in range(0, segment.highs.shape[1], LINE):
+                    prefetch(segment.highs, row, column)
+                    prefetch(segment.lows, row, column)
+        for index in range(found.filled[query]):
+            place = found.places[query, index]
+            if place >> ROW_BITS != number:
+                continue
+            if found.affinities[query, index] < floor:
+                distances[query, index] = np.inf
+                keys[query, index] = NOBODY
+                continue
+            row = place & ROW_MASK
+            fault = max(damaged_id(segment, row), damaged_rows(segment, row, row + 1, False))
+            if fault != -1:
+                return fault
+            copy_embedding(segment.highs, segment.lows, row, line, 0)
+            distances[query, index] = distance(metric, line, queries, query)
+            keys[query, index] = segment.ids[row]
+    return -1
+
+
+@inner_kernel
+def settle(
+    metric: int,
+    queries: NDArray[np.float32],
+    largest: float,
+    residual: float,
+    found: Candidates,
+    sequence: NDArray[np.int32],
+    distances: NDArray[np.float64],
+    keys: NDArray[np.int64],
+    top: int,
+    ranks: NDArray[np.int32],
+    proven: NDArray[np.uint8],
+) -> None:
+    """Rank the candidates of each query in ``sequence``; say whether its first ``top`` are proven.
+
+    All rows that are not candidates have an affinity of at most ``limit``, so their exact distance
+    is at least what ``limit`` stands for, less the error. If the last of the first ``top`` is
+    strictly nearer, no other row can take its place.
+    """
+    room = distances.shape[1]
+    for query in sequence:
+        size = found.filled[query]
+        limit = np.float64(found.dropped[query])
+        if size == room:
+            limit = max(limit, np.float64(found.affinities[query, 0]))
+        rank(distances, keys, query, size, ranks)
+        if limit == -np.inf:
+            proven[query] = 1
+            continue
+        norm = np.float64(0.0)
+        for column in range(queries.shape[1]):
+            norm += np.float64(queries[query, column]) ** 2
+        nearest = -limit
+        if metric == EUCLIDEAN:
+            nearest = norm - limit
+        elif metric == COSINE:
+            nearest = 1.0 - limit
+        rest = residual if found.coarse[query] else 0.0
+        nearest -= error_bound(metric, queries.shape[1], np.sqrt(norm), largest, rest)
+        proven[query] = size >= top and distances[query, ranks[query, top - 1]] < nearest
+
+
+@kernel
+def scan_exactly(
+    segment: Arrays,
+    number: int,
+    allowed: NDArray[np.uint8],
+    metric: int,
+    queries: NDArray[np.float32],
+    query: int,
+    opened: NDArray[np.int32],
+    best: int,
+    size: int,
+    distances: NDArray[np.float64],
+    keys: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Scan the opened buckets of one query in float64 into a list of the ``best`` nearest.
+
+    For the few queries whose nearest rows are too close together for float32 to tell apart.
+
+    Returns:
+        How many rows the list has now, and -1 or what is wrong.
+    """
+    seen = np.zeros(segment.offsets.shape[0] - 1, np.uint8)
+    line = np.empty((1, queries.shape[1]), np.float32)
+    listed = segment.postings.shape[0] > 0
+    for bucket in opened:
+        start, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
+        fault = damaged_postings(segment, start, stop)
+        for entry in range(start, stop):
+            if fault != -1:
+                return size, fault
+            row = np.int64(segment.postings[entry] if listed else entry)
+            if row < 0 or row >= segment.norms.shape[0]:
+                return size, BROKEN
+            fault = max(damaged_rows(segment, row, row + 1, False), damaged_id(segment, row))
+            fault = max(fault, damaged_code(segment, row))
+            if fault != -1 or (allowed.shape[0] > 0 and allowed[row] == 0):
+                continue
+            known = 0
+            for column in range(segment.codes.shape[1] if listed else 0):
+                known |= seen[segment.codes[row, column]]
+            if known == 0:
+                copy_embedding(segment.highs, segment.lows, row, line, 0)
+                away = distance(metric, line, queries, query)
+                place = (np.int64(number) << ROW_BITS) | row
+                size = keep(away, segment.ids[row], place, best, size, distances, keys, places)
+        if fault != -1:
+            return size, fault
+        seen[bucket] = 1
+    return size, -1
+
+
+@inner_kernel
+def keep(
+    away: float, key: int, place: int, best: int, size: int,
+    distances: NDArray[np.float64], keys: NDArray[np.int64], places: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Put a row into the sorted list of the ``best`` nearest, if it belongs there; its new length.
+
+    One place behind the list is scratch space, so that the newcomer can be compared.
+    """
+    index = size
+    distances[0, index] = away
+    keys[0, index] = key
+    places[0, index] = place
+    while index > 0 and comes_before(distances, keys, 0, index, index - 1):
+        distances[0, index] = distances[0, index - 1]
+        keys[0, index] = keys[0, index - 1]
+        places[0, index] = places[0, index - 1]
+        index -= 1
+        distances[0, index] = away
+        keys[0, index] = key
+        places[0, index] = place
+    return min(size + 1, best)

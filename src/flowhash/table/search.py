@@ -1,0 +1,271 @@
+"""A search, from checked arguments to places and distances.
+
+Few queries on one segment take one compiled call. Batches are grouped by bucket and split over
+threads by the work that the pairs of query and bucket mean. Both may leave a query whose nearest
+rows are too close together for their arithmetic; it is searched again with a finer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.errors import InputError
+from flowhash.table.arrays import note
+from flowhash.table.candidates import Candidates, empty_candidates, merge
+from flowhash.table.few import (
+    FEW,
+    Found,
+    deliver,
+    empty_found,
+    scale_queries,
+    search_few,
+)
+from flowhash.table.opening import open_until, shards_of
+from flowhash.table.plan import first_wrong_bucket, pair_up
+from flowhash.table.refine import measure, scan_exactly, settle
+from flowhash.table.scan import scan
+from flowhash.table.state import Part
+
+QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
+CANDIDATES_AT_ONCE = 1 << 22
+
+
+@dataclass
+class Fineness:
+    """Whether coarse scans pay: how many there were, and how many had to be done again."""
+
+    tried: int = 0
+    missed: int = 0
+
+    @property
+    def fine(self) -> bool:
+        """Whether to scan finely from the start, because every fourth coarse scan missed."""
+        return self.tried >= 32 and 4 * self.missed > self.tried
+
+
+@dataclass(frozen=True, eq=False)
+class Searcher:
+    """The parts of one state with the rows of each that may be found.
+
+    Attributes:
+        parts: what is searched.
+        allowed: 1 for rows that may be found, one array for each part; empty if all may.
+        metric: the metric.
+        active: k.
+        buckets: d.
+        largest: the largest |x|.
+        residual: the largest length of what upper halves leave out of a row.
+        fineness: what earlier searches have taught.
+    """
+
+    parts: Sequence[Part]
+    allowed: Sequence[NDArray[np.uint8]]
+    metric: int
+    active: int
+    buckets: int
+    largest: float
+    residual: float
+    fineness: Fineness = field(default_factory=Fineness)
+
+    @cached_property
+    def noted(self) -> NDArray[np.int64]:
+        """Where the arrays of the only part are."""
+        return note(self.parts[0].segment.arrays, self.allowed[0])
+
+    def search(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
+        at_least: int | None, threads: int | None,
+    ) -> Found:  # fmt: skip
+        """The ``top`` nearest rows in the first ``probe`` buckets of each query, or in more."""
+        count = len(queries)
+        if len(self.parts) == 1 and at_least is None and count * probe <= FEW:
+            return self._few(order, queries, top, probe, self.fineness.fine)
+        pieces = []
+        step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
+        for start in range(0, max(1, count), step):
+            part = slice(start, start + step)
+            pieces.append(self._batch(order[part], queries[part], top, probe, at_least, threads))
+        if len(pieces) == 1:
+            return pieces[0]
+        return Found(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+
+    def _room(self, top: int) -> int:
+        """Candidates of a query in a batch: products are so precise that few spare ones do."""
+        return min(top + max(8, top // 8), sum(part.live for part in self.parts) + 1)
+
+    def _few(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
+        fine: bool,
+    ) -> Found:  # fmt: skip
+        found = empty_found(len(queries), top)
+        usable, fault, sure = search_few(
+            self.noted, self.metric, order, queries, probe, self.largest,
+            self.residual, fine, found.places,
+            found.distances, found.keys, found.counts, found.scanned,
+        )  # fmt: skip
+        self.fineness.tried += not fine
+        if sure:
+            return found
+        opened = np.full(len(queries), probe, np.int32)
+        if not usable:
+            self._refuse(order, queries, opened)
+        if fault != -1:
+            self.parts[0].segment.fail(fault)
+        if not fine:
+            self.fineness.missed += 1
+            return self._few(order, queries, top, probe, True)
+        self._settle_exactly(order, queries, opened, np.arange(len(queries)), found)
+        return found
+
+    def _batch(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
+        at_least: int | None, threads: int | None,
+    ) -> Found:  # fmt: skip
+        scaled = np.empty_like(queries)
+        opened = np.full(len(queries), probe, np.int32)
+        farthest = opened if at_least is None else np.full_like(opened, order.shape[1])
+        if (
+            scale_queries(self.metric, queries, scaled) != -1
+            or first_wrong_bucket(order, farthest, self.buckets) != -1
+        ):
+            self._refuse(order, queries, farthest)
+        if at_least is not None:
+            open_until(self.parts, self.allowed, order, opened, at_least, self.buckets, self.active)
+        fine = self.fineness.fine
+        found, unproven = self._attempt(order, queries, scaled, opened, top, threads, fine)
+        if len(unproven) and not fine:
+            again, still = self._attempt(
+                order[unproven], queries[unproven], scaled[unproven], opened[unproven], top,
+                threads, True,
+            )  # fmt: skip
+            arrays: list[tuple[NDArray[Any], NDArray[Any]]] = list(zip(found, again, strict=True))
+            for before, after in arrays:
+                before[unproven] = after
+            unproven = unproven[still]
+        self._settle_exactly(order, queries, opened, unproven, found)
+        return found
+
+    def _attempt(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], scaled: NDArray[np.float32],
+        opened: NDArray[np.int32], top: int, threads: int | None, fine: bool,
+    ) -> tuple[Found, NDArray[np.intp]]:  # fmt: skip
+        """Scan and rank; the answer, and the queries for which it is not proven."""
+        pair_queries, turns, starts = pair_up(order, opened, self.buckets)
+        room = self._room(top)
+        sequence = pair_queries[turns == 0]
+        shards = shards_of(self.parts, starts, queries.shape[1], threads)
+        # With one bucket a query, no two threads ever meet the same query.
+        shared = empty_candidates(len(queries), room) if opened.max(initial=0) <= 1 else None
+
+        def scan_shard(first: int, last: int) -> Candidates:
+            mine = empty_candidates(len(queries), room) if shared is None else shared
+            for number, part in enumerate(self.parts):
+                fault = scan(
+                    part.segment.arrays, number, self.allowed[number], self.metric, scaled, order,
+                    pair_queries, turns, first, last, fine, mine,
+                )  # fmt: skip
+                if fault != -1:
+                    part.segment.fail(fault)
+            return mine
+
+        if len(shards) <= 1:
+            found = scan_shard(*shards[0]) if shards else empty_candidates(len(queries), room)
+            return self._rank(queries, sequence, found, top, None, 1)
+        with ThreadPoolExecutor(len(shards)) as pool:
+            results = list(pool.map(lambda shard: scan_shard(*shard), shards))
+            for other in results[1:] if shared is None else []:
+                merge(results[0], other)
+            return self._rank(queries, sequence, results[0], top, pool, len(shards))
+
+    def _rank(
+        self, queries: NDArray[np.float32], sequence: NDArray[np.int32], found: Candidates,
+        top: int, pool: ThreadPoolExecutor | None, shards: int,
+    ) -> tuple[Found, NDArray[np.intp]]:  # fmt: skip
+        """Rank the candidates exactly; the answer, and the queries for which it is not proven."""
+        count = len(queries)
+        answer = empty_found(count, top)._replace(scanned=found.scanned)
+        proven = np.empty(count, np.uint8)
+
+        exact = np.empty(found.affinities.shape)
+        ids = np.empty(found.affinities.shape, np.int64)
+        ranks = np.empty(found.affinities.shape, np.int32)
+
+        def rank_range(start: int, stop: int) -> None:
+            mine = sequence[start:stop]
+            line = np.empty((1, queries.shape[1]), np.float32)
+            for number, part in enumerate(self.parts):
+                fault = measure(
+                    part.segment.arrays, number, self.metric, queries, found, mine, top,
+                    self.largest, self.residual, line, exact, ids,
+                )  # fmt: skip
+                if fault != -1:
+                    part.segment.fail(fault)
+            settle(
+                self.metric, queries, self.largest, self.residual, found, mine, exact, ids, top,
+                ranks, proven,
+            )  # fmt: skip
+            deliver(
+                found, mine, exact, ids, ranks, answer.places, answer.distances, answer.keys,
+                answer.counts,
+            )  # fmt: skip
+
+        edges = [count * shard // shards for shard in range(shards + 1)]
+        if pool is None:
+            rank_range(0, count)
+        else:
+            list(pool.map(rank_range, edges[:-1], edges[1:]))
+        return answer, np.flatnonzero(proven == 0)
+
+    def _settle_exactly(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], opened: NDArray[np.int32],
+        unproven: NDArray[np.intp], answer: Found,
+    ) -> None:  # fmt: skip
+        """Search again, in float64, for queries whose candidates float32 could not tell apart."""
+        top = answer.places.shape[1]
+        for query in unproven.tolist():
+            exact = np.empty((1, top + 1))
+            keys = np.empty((1, top + 1), np.int64)
+            places = np.empty((1, top + 1), np.int64)
+            size = 0
+            for number, part in enumerate(self.parts):
+                size, fault = scan_exactly(
+                    part.segment.arrays, number, self.allowed[number], self.metric, queries, query,
+                    order[query, : opened[query]], top, size, exact, keys, places,
+                )  # fmt: skip
+                if fault != -1:
+                    part.segment.fail(fault)
+            answer.places[query, :size] = places[0, :size]
+            answer.distances[query, :size] = exact[0, :size]
+            answer.keys[query, :size] = keys[0, :size]
+
+    def _refuse(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], opened: NDArray[np.int32]
+    ) -> NoReturn:
+        """Say what is wrong with queries or buckets that a kernel refused."""
+        bad = scale_queries(self.metric, queries, np.empty_like(queries))
+        if bad != -1:
+            line = queries[bad]
+            if not np.isfinite(line).all():
+                column = int(np.flatnonzero(~np.isfinite(line))[0])
+                raise InputError(
+                    f"queries[{bad}, {column}] is {line[column]}; every value must be finite"
+                )
+            length = float(np.linalg.norm(line.astype(np.float64)))
+            raise InputError(
+                f"queries[{bad}] has length {length:g}; expected at most 3e18, and for cosine at "
+                "least 1e-15. Divide all embeddings and queries by the same number"
+            )
+        query = first_wrong_bucket(order, opened, self.buckets)
+        shown = order[query, : opened[query]]
+        raise InputError(
+            f"ordered_buckets[{query}] opens {shown[:8].tolist()}"
+            f"{'…' if len(shown) > 8 else ''}; expected different buckets from 0 to "
+            f"{self.buckets - 1}"
+        )

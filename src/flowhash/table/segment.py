@@ -1,0 +1,209 @@
+"""A segment: rows that never change, in memory or mapped from a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.errors import DamagedFileError
+from flowhash.table.arrays import Arrays, copy_embedding, damaged_rows
+from flowhash.table.blocks import BLOCK, first_damaged
+from flowhash.table.ids import Ids, Strings, find_rows
+from flowhash.table.products import BROKEN
+
+NO_ROWS = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """Rows and what is needed to search, find and return them.
+
+    Attributes:
+        arrays: what kernels read.
+        order: rows in the order of their keys [n] int32.
+        names: the ids, if they are strings; otherwise empty.
+        payloads: JSON texts, empty bytes for none; without offsets if no row has a payload.
+        largest: the largest |x|.
+        residual: the largest length of what upper halves leave out of a row.
+        file: the name of its file, or "" in memory.
+        spans: first and last byte of each array in the file.
+        sound: arrays whose numbers were found to lead nowhere outside.
+    """
+
+    arrays: Arrays
+    order: NDArray[np.int32]
+    names: Strings
+    payloads: Strings
+    largest: float
+    residual: float
+    file: str = ""
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sound: set[str] = field(default_factory=set)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are, deleted ones too."""
+        return len(self.arrays.ids)
+
+    @property
+    def halves(self) -> bool:
+        """Whether embeddings are stored as float16."""
+        return len(self.arrays.lows) == 0
+
+    def fail(self, fault: int) -> NoReturn:
+        """Raise what a kernel reported."""
+        if fault == BROKEN:
+            raise DamagedFileError(
+                f"{self.file}: a number in it leads nowhere, or a text is none; the file was not "
+                "written by FlowHash as it is. Restore the table from a copy"
+            )
+        where = fault * BLOCK
+        inside = [name for name, (start, stop) in self.spans.items() if start <= where < stop]
+        raise DamagedFileError(
+            f"{self.file}: bytes {where} to {where + BLOCK} of its data ({', '.join(inside)}) "
+            "do not match their checksum; nothing was answered from them. Restore the file from a "
+            "copy; `flowhash table check` lists all damage"
+        )
+
+    def ensure(self, *names: str) -> None:
+        """Check whole arrays before they are read outside of the search kernels."""
+        arrays = self.arrays
+        for name in names:
+            start, stop = self.spans.get(name, (0, 0))
+            fault = first_damaged(arrays.words, arrays.sums, arrays.verified, start, stop)
+            if fault != -1:
+                self.fail(fault)
+            if self.file and name not in self.sound:
+                if not self._in_range(name):
+                    self.fail(BROKEN)
+                self.sound.add(name)
+
+    def _in_range(self, name: str) -> bool:
+        """Whether the numbers of an array that lead to others stay inside them."""
+        buckets = len(self.arrays.offsets) - 1
+        limits = {
+            "order": (self.order, self.rows),
+            "codes": (self.arrays.codes, buckets),
+            "postings": (self.arrays.postings, self.rows),
+        }
+        if name in limits:
+            array, limit = limits[name]
+            return not array.size or bool(array.min() >= 0 and array.max() < limit)
+        texts = {"name_offsets": self.names, "payload_offsets": self.payloads}
+        return name not in texts or texts_fit(texts[name])
+
+    def find(self, ids: Ids, alive: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The live row of each id, -1 where there is none."""
+        self.ensure("ids", "order", "names", "name_offsets")
+        rows = np.empty(len(ids), np.int64)
+        find_rows(self.arrays.ids, self.order, self.names, ids.keys, ids.names, alive, rows)
+        return rows
+
+    def id_at(self, row: int) -> int | str:
+        """The id of a row."""
+        if len(self.names.offsets):
+            return self._text("name", self.names, row)
+        self.ensure("ids")
+        return int(self.arrays.ids[row])
+
+    def ids_at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """The ids of rows: int64, or objects of strings."""
+        if not len(self.names.offsets):
+            self.ensure("ids")
+            return self.arrays.ids[rows]
+        self.ensure("names", "name_offsets")
+        texts = np.empty(len(rows), object)
+        texts[:] = [self._text("name", self.names, row) for row in rows.tolist()]
+        return texts
+
+    def embedding_at(self, row: int) -> NDArray[np.float32]:
+        """The embedding of a row as float32, a copy."""
+        fault = damaged_rows(self.arrays, row, row + 1, False)
+        if fault != -1:
+            self.fail(fault)
+        lines = np.empty((1, self.arrays.highs.shape[1]), np.float32)
+        copy_embedding(self.arrays.highs, self.arrays.lows, row, lines, 0)
+        line: NDArray[np.float32] = lines[0]
+        return line
+
+    def embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
+        """The embeddings of neighbouring rows as float32, unchecked [m, dim]."""
+        highs = self.arrays.highs[start:stop]
+        if self.halves:
+            return highs.view(np.float16).astype(np.float32)
+        lows = self.arrays.lows[start:stop].astype(np.uint32)
+        floors = (highs - (lows >> 15)).astype(np.uint32)
+        return ((floors << np.uint32(16)) | lows).view(np.float32)
+
+    def codes_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The codes of rows [m, k]."""
+        if len(self.arrays.codes):
+            self.ensure("codes")
+            return self.arrays.codes[rows]
+        buckets = np.searchsorted(self.arrays.offsets, rows, side="right") - 1
+        return buckets.astype(np.int32)[:, None]
+
+    def payload_at(self, row: int) -> dict[str, Any] | None:
+        """The payload of a row, or None."""
+        if not len(self.payloads.offsets):
+            return None
+        text = self._text("payload", self.payloads, row)
+        if not text:
+            return None
+        try:
+            payload = json.loads(text)
+        except (ValueError, RecursionError):
+            payload = None
+        if not isinstance(payload, dict):
+            self.fail(BROKEN)
+        return payload
+
+    def bucket_rows(self, bucket: int) -> NDArray[np.int64]:
+        """The rows of a bucket, deleted ones too, ascending."""
+        start, stop = self.arrays.offsets[bucket], self.arrays.offsets[bucket + 1]
+        if not len(self.arrays.postings):
+            return np.arange(start, stop)
+        self.ensure("postings")
+        return self.arrays.postings[start:stop].astype(np.int64)
+
+    def bytes(self) -> int:
+        """What the arrays take, in memory or in the file."""
+        arrays = self.arrays
+        if self.file:
+            return int(arrays.words.nbytes + arrays.sums.nbytes)
+        parts: list[NDArray[Any]] = [*arrays, self.order, *self.names, *self.payloads]
+        return sum(part.nbytes for part in parts)
+
+    def _text(self, name: str, texts: Strings, row: int) -> str:
+        """One text of a collection, checked, and the two offsets that lead to it."""
+        arrays = self.arrays
+        begin, _ = self.spans.get(f"{name}_offsets", (0, 0))
+        spans = [(begin + row * 8, begin + row * 8 + 16)]
+        fault = first_damaged(arrays.words, arrays.sums, arrays.verified, *spans[0])
+        if fault == -1:
+            start, _ = self.spans.get(f"{name}s", (0, 0))
+            first, last = int(texts.offsets[row]), int(texts.offsets[row + 1])
+            if not 0 <= first <= last <= len(texts.content):
+                self.fail(BROKEN)
+            fault = first_damaged(
+                arrays.words, arrays.sums, arrays.verified, start + first, start + last
+            )
+        if fault != -1:
+            self.fail(fault)
+        try:
+            return texts.at(row).decode()
+        except UnicodeDecodeError:
+            self.fail(BROKEN)
+
+
+def texts_fit(texts: Strings) -> bool:
+    """Whether the offsets of texts ascend and stay inside their bytes."""
+    offsets = texts.offsets
+    if not len(offsets):
+        return True
+    ascending = not (offsets[1:] < offsets[:-1]).any()
+    return bool(offsets[0] == 0 and offsets[-1] <= len(texts.content) and ascending)

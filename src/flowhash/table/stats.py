@@ -1,0 +1,119 @@
+"""What a table looks like from outside: loads, speed-up, size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowhash.table.manifest import Settings
+from flowhash.table.plan import add_bucket_sizes, add_fresh
+from flowhash.table.state import State
+
+SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Figures of a table.
+
+    Attributes:
+        items: how many there are.
+        deleted: rows that are deleted and still take space; ``compact`` drops them.
+        segments: how many segments the items lie in.
+        buckets: d.
+        active: k.
+        dim: numbers in an embedding.
+        load_p50: items in the median bucket.
+        load_p99: items in a bucket that 99 % of the buckets do not exceed.
+        load_max: items in the fullest bucket.
+        empty: buckets without items.
+        suf: measured speed-up: each item (with k > 1, up to 2000 of them) opens its own buckets and
+            finds the others there; items / items found. NaN below two items.
+        expected_suf: what the paper expects of codes that spread evenly and independently.
+        expected_variance: the variance that it expects of the number of items found.
+        bytes: of all files, or of all arrays in memory.
+        bytes_per_item: the same for one item.
+        bytes_per_embedding: the embedding's share of that.
+    """
+
+    items: int
+    deleted: int
+    segments: int
+    buckets: int
+    active: int
+    dim: int
+    load_p50: float
+    load_p99: float
+    load_max: int
+    empty: int
+    suf: float
+    expected_suf: float
+    expected_variance: float
+    bytes: int
+    bytes_per_item: float
+    bytes_per_embedding: int
+
+
+def expected_share(buckets: int, active: int) -> float:
+    """The probability that two random codes share a bucket: 1 - C(d-k, k) / C(d, k)."""
+    apart = 1.0
+    for index in range(active):
+        apart *= max(0, buckets - active - index) / (buckets - index)
+    return 1.0 - apart
+
+
+def table_stats(settings: Settings, state: State) -> Stats:
+    """Measure a state."""
+    loads = np.zeros(settings.buckets, np.int64)
+    for part in state.parts:
+        fault = add_bucket_sizes(part.segment.arrays, part.alive, loads)
+        if fault != -1:
+            part.segment.fail(fault)
+    share = expected_share(settings.buckets, settings.active)
+    size = sum(part.segment.bytes() + part.alive.nbytes for part in state.parts)
+    return Stats(
+        items=state.live,
+        deleted=sum(part.segment.rows - part.live for part in state.parts),
+        segments=len(state.parts),
+        buckets=settings.buckets,
+        active=settings.active,
+        dim=settings.dim,
+        load_p50=float(np.percentile(loads, 50)),
+        load_p99=float(np.percentile(loads, 99)),
+        load_max=int(loads.max()),
+        empty=int((loads == 0).sum()),
+        suf=_measured_suf(settings, state, loads),
+        expected_suf=1.0 / share,
+        expected_variance=max(0, state.live - 1) * share * (1.0 - share),
+        bytes=size,
+        bytes_per_item=size / state.live if state.live else 0.0,
+        bytes_per_embedding=settings.dim * (2 if settings.dtype == "float16" else 4),
+    )
+
+
+def _measured_suf(settings: Settings, state: State, loads: np.ndarray) -> float:
+    """Items / mean number of others that an item finds in its own buckets."""
+    others = state.live - 1
+    if others < 1:
+        return float("nan")
+    if settings.active == 1:
+        found = float((loads * (loads - 1)).sum()) / state.live
+    else:
+        codes = []
+        for part in state.parts:
+            rows = part.live_rows()
+            step = max(1, state.live // SAMPLE)
+            codes.append(part.segment.codes_at(rows[::step]))
+        order = np.concatenate(codes)
+        reached = np.zeros(len(order), np.int64)
+        first = np.zeros(len(order), np.int32)
+        last = np.full(len(order), settings.active, np.int32)
+        for part in state.parts:
+            fault = add_fresh(
+                part.segment.arrays, part.alive, order, np.arange(len(order)), first, last, reached
+            )
+            if fault != -1:
+                part.segment.fail(fault)
+        found = float((reached - 1).mean())
+    return others / found if found else float("inf")

@@ -1,0 +1,93 @@
+"""The proof behind every answer: no affinity is further from the exact one than its bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from flowhash import HashTable
+from flowhash.table.arrays import COSINE, EUCLIDEAN, METRICS
+from flowhash.table.build import residual_square, split_row
+from flowhash.table.draft import upper_roots
+from flowhash.table.few import scale_queries
+from flowhash.table.products import multiply_highs, multiply_rows, to_affinities
+from flowhash.table.ranking import rank
+from flowhash.table.refine import error_bound
+
+
+def affinities(
+    metric: int, query: NDArray[np.float32], rows: NDArray[np.float32], coarse: bool
+) -> tuple[NDArray[np.float32], float]:
+    """What a scan computes for one query, and the longest remainder of a row (0 if not coarse)."""
+    count, dim = rows.shape
+    highs, lows = np.empty((count, dim), np.uint16), np.empty((count, dim), np.uint16)
+    for row in range(count):
+        split_row(rows.view(np.uint32), row, highs, lows, row)
+    scaled = np.empty_like(query)
+    assert scale_queries(metric, query, scaled) == -1
+    lines = np.empty((1, count), np.float32)
+    if coarse:
+        multiply_highs(highs, 0, np.empty(0, np.int32), count, scaled, 0, lines)
+    else:
+        multiply_rows(rows, count, scaled, 0, lines)
+    squares = (rows * rows).sum(axis=1, dtype=np.float32)
+    norms = 1 / np.sqrt(squares) if metric == COSINE else squares
+    to_affinities(metric, lines, 0, norms.astype(np.float32), count)
+    rest = max(residual_square(highs, lows, row) for row in range(count))
+    return lines[0], upper_roots(np.array([0.0, rest]), dim)[1] if coarse else 0.0
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    dim=st.sampled_from([1, 2, 3, 7, 8, 64, 300]),
+    offset=st.sampled_from([0.0, 1.0, 1e4]),
+    scale=st.sampled_from([1e-22, 1e-6, 1.0, 1e6]),
+    metric=st.sampled_from(sorted(METRICS.values())),
+    coarse=st.booleans(),
+)
+def test_no_affinity_is_beyond_its_bound(
+    seed: int, dim: int, offset: float, scale: float, metric: int, coarse: bool
+) -> None:
+    assume(metric != COSINE or scale > 1e-20)  # such rows are refused
+    generator = np.random.default_rng(seed)
+    rows = ((generator.normal(size=(20, dim)) + offset) * scale).astype(np.float32)
+    query = ((generator.normal(size=(1, dim)) + offset) * scale).astype(np.float32)
+    found, residual = affinities(metric, query, rows, coarse)
+    exact_rows, exact_query = rows.astype(np.float64), query[0].astype(np.float64)
+    lengths = np.linalg.norm(exact_rows, axis=1)
+    length = float(np.linalg.norm(exact_query))
+    exact = exact_rows @ exact_query
+    if metric == EUCLIDEAN:
+        exact = 2 * exact - lengths**2
+    elif metric == COSINE:
+        exact = exact / lengths / length
+    bound = error_bound(metric, dim, length, float(lengths.max()), residual)
+    assert np.abs(found - exact).max() <= bound
+
+
+def test_the_bound_is_not_far_too_wide() -> None:
+    """A bound that is always true would prove nothing; scans of 64 numbers must stay useful."""
+    assert error_bound(EUCLIDEAN, 64, 1.0, 1.0, 0.0) < 1e-4
+    assert error_bound(COSINE, 64, 1.0, 1.0, 1.0) < 0.01
+
+
+def test_rows_whose_squares_vanish_are_told_apart() -> None:
+    rows = (1e-21 * (1 + np.arange(1800) * 1e-6))[:, None] * np.ones(8)
+    table = HashTable.create(buckets=1, dim=8, metric="inner")
+    table.add(np.zeros((1800, 1), np.int32), rows)
+    for count in (1, 50):
+        hits = table.search(np.zeros((count, 1), np.int32), np.ones((count, 8)), top=4)
+        assert (hits.ids == [1799, 1798, 1797, 1796]).all()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 63, 64, 65, 300])
+def test_ranks_by_distance_then_id(size: int) -> None:
+    generator = np.random.default_rng(size)
+    distances = generator.integers(0, 20, size=(1, size)).astype(np.float64)
+    keys = generator.permutation(size)[None, :]
+    ranks = np.empty((1, size), np.int32)
+    rank(distances, keys, 0, size, ranks)
+    assert np.array_equal(ranks[0], np.lexsort((keys[0], distances[0])))
