@@ -1,0 +1,99 @@
+"""``flowhash table …``: look at a stored table, check it, make it compact."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from flowhash.extras import require
+from flowhash.table import HashTable, Stats
+from flowhash.table.check import folder_faults
+
+
+def check(path: Path) -> None:
+    """Read everything, print what is wrong, and exit with 1 if anything is."""
+    faults = folder_faults(path)
+    for fault in faults:
+        print(fault)
+    if faults:
+        print(f"{path}: {_count(len(faults), 'fault')}")
+        raise typer.Exit(1)
+    with HashTable.open(path) as table:
+        found = table.stats()
+    print(
+        f"{path}: clean ({_count(found.items, 'item')} in {_count(found.segments, 'segment')}, "
+        f"{_size(found.bytes)} read)"
+    )
+
+
+def stats(path: Path, as_json: bool) -> None:
+    """Print the figures of a table."""
+    with HashTable.open(path) as table:
+        found = table.stats()
+        kinds = f"{table.metric}, {table.dtype}, ids {table.id_kind}"
+        encoder = table.encoder
+    if as_json:
+        # JSON has no NaN: what cannot be measured is null.
+        fields = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(found).items()
+        }
+        print(json.dumps(fields, indent=1))
+        return
+    console = require("rich.console", "cli").Console(highlight=False)
+    console.print(_stats_table(path, kinds, encoder, found))
+
+
+def _stats_table(path: Path, kinds: str, encoder: str | None, found: Stats) -> object:
+    escape = require("rich.markup", "cli").escape
+    table = require("rich.table", "cli").Table(title=escape(str(path)), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("items", f"{found.items:,}")
+    table.add_row("deleted, not yet dropped", f"{found.deleted:,}")
+    table.add_row("segments", f"{found.segments:,}")
+    table.add_row("buckets d, active k, dim", f"{found.buckets}, {found.active}, {found.dim}")
+    table.add_row("metric, stored as", kinds)
+    table.add_row("encoder", escape(encoder or "not given"), end_section=True)
+    loads = f"{found.load_p50:,.0f} / {found.load_p99:,.0f} / {found.load_max:,}"
+    table.add_row("load p50 / p99 / max", loads)
+    table.add_row("empty buckets", f"{found.empty:,}")
+    table.add_row("SUF, measured", "–" if math.isnan(found.suf) else f"{found.suf:,.2f}")
+    table.add_row("SUF, expected of even codes", f"{found.expected_suf:,.2f}")
+    variance = f"{found.expected_variance:,.1f}"
+    table.add_row("expected variance of items found", variance, end_section=True)
+    table.add_row("size", _size(found.bytes))
+    if found.items:
+        share = found.bytes_per_item / found.bytes_per_embedding
+        table.add_row("bytes an item", f"{found.bytes_per_item:,.1f}")
+        table.add_row("that is, embeddings alone ×", f"{share:.3f}")
+    return table
+
+
+def compact(path: Path) -> None:
+    """Merge all segments and drop what was deleted."""
+    with HashTable.open(path, "r+") as table:
+        before = table.stats()
+        table.compact()
+        after = table.stats()
+    print(
+        f"{path}: {_count(before.segments, 'segment')} to {_count(after.segments, 'segment')}, "
+        f"{_count(before.deleted, 'deleted row')} dropped, {_size(before.bytes)} to "
+        f"{_size(after.bytes)}"
+    )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def _size(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1024
+    raise AssertionError("not reached")
