@@ -13,13 +13,27 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")
 
 
-def test_the_readme_example_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert blocks
-    for block in blocks:
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+
+
+def test_the_readme_examples_run() -> None:
+    found = []
+    for block in python_blocks("README.md"):
         names: dict[str, object] = {}
         exec(compile(block, "README.md", "exec"), names)
-        assert names["found"].certified  # type: ignore[attr-defined]
+        found.append(names["found"])
+    codes, hits = found
+    assert codes.certified  # type: ignore[attr-defined]
+    assert hits.ids[:, 0].tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
+
+
+def test_the_examples_of_the_table_page_run() -> None:
+    names: dict[str, object] = {}
+    for block in python_blocks("docs/table.md"):
+        exec(compile(block, "docs/table.md", "exec"), names)
+    assert names["hits"].payloads[0][0] == {"size": 0}  # type: ignore[attr-defined]
+    assert names["speed_up"] > 5  # type: ignore[operator]
 
 
 def test_the_bound_in_the_documents_is_the_certificate() -> None:
@@ -48,6 +62,33 @@ def test_the_readme_quotes_the_measured_solver() -> None:
         assert tuple(figures) == measured[classes, size, active, "0.1"]
     least = min(measured.values(), key=lambda figures: float(figures[-1].rstrip("×")))[-1]
     assert re.search(rf"smallest gain of\s+the grid is {least} ", (ROOT / "README.md").read_text())
+
+
+def test_the_readme_quotes_the_measured_search() -> None:
+    page = (ROOT / "docs/results/search.md").read_text()
+    sections = {part.splitlines()[0]: part for part in page.split("## ")[1:]}
+    batch, one, flat = (
+        {
+            cells[0]: cells[1:]
+            for line in text.splitlines()
+            if len(cells := [cell.strip(" *") for cell in line.strip("|").split("|")]) > 4
+        }
+        for name, text in sections.items()
+        if name.startswith(("A batch", "One query", "Against exhaustive"))
+    )
+    quoted = re.search(
+        r"<!-- search gains.*?-->\n(.*?)<!-- /", (ROOT / "README.md").read_text(), re.S
+    )
+    assert quoted is not None
+    lines = quoted[1].splitlines()[2:]
+    assert len(lines) >= 3
+    for line in lines:
+        name, factor, recall, together, alone, exhaustive = (
+            cell.strip(" *") for cell in line.strip("|").split("|")
+        )
+        assert (recall, factor, exhaustive) == tuple(flat[name][:3])
+        assert abs(float(together[:-1]) - float(batch[name][2][:-1])) <= 0.051
+        assert alone == one[name][2]
 
 
 def test_links_between_documents_lead_somewhere() -> None:
