@@ -61,7 +61,8 @@ def test_a_stored_table_can_be_changed(tmp_path: Path, name: str) -> None:
 def test_the_example_on_the_format_page_reads_it(name: str) -> None:
     page = (ROOT / "docs" / "format.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    names = {"folder": STORED / name / "table"}
+    block = block.replace('Path("pictures.table")', f"Path({str(STORED / name / 'table')!r})")
+    names: dict[str, object] = {}
     exec(compile(block, "docs/format.md", "exec"), names)
     expected = json.loads((STORED / name / "expected.json").read_text())["items"]
     items = {str(key): value for key, value in names["items"].items()}  # type: ignore[attr-defined]

@@ -406,11 +406,13 @@ def test_a_refresh_that_failed_can_be_repeated(tmp_path: Path) -> None:
 
 
 def test_places_where_no_table_can_be(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"no manifest\.json\. Use HashTable\.create"):
-        HashTable.open(tmp_path / "nowhere")
-    with pytest.raises(StorageError, match=r"nowhere is not a folder; use HashTable\.create"):
-        HashTable.open(tmp_path / "nowhere", "r+")
-    assert not (tmp_path / "nowhere").exists()
+    for mode in ("r", "r+"):
+        with pytest.raises(StorageError, match=r"nowhere does not exist"):
+            HashTable.open(tmp_path / "nowhere", mode)
+        assert not (tmp_path / "nowhere").exists()
+        with pytest.raises(StorageError, match=r"no manifest\.json\. Use HashTable\.create"):
+            HashTable.open(tmp_path, mode)
+        assert list(tmp_path.iterdir()) == []  # no lock is left in a folder of something else
     with pytest.raises(InputError, match="mode is 'w'; expected \"r\""):
         HashTable.open(tmp_path, "w")
     (tmp_path / "file").write_text("something")
@@ -443,7 +445,7 @@ def test_a_closed_table_says_so(table: HashTable) -> None:
         table.check,
         table.refresh,
     ):
-        with pytest.raises(StorageError, match="closed; open it again"):
+        with pytest.raises(StorageError, match="this table is closed"):
             use()
 
 

@@ -68,7 +68,8 @@ TablePath = Annotated[Path, typer.Argument(metavar="PATH", help="The table's fol
 def check(path: TablePath) -> None:
     """Read every byte, compare it with its checksum, and see that all fits together.
 
-    Exits with 0 if the table is clean and with 1 if anything is wrong with it.
+    Exits with 0 if the table is clean, with 1 if anything is wrong with it, and with 2 if there is
+    no table.
     """
     from flowhash.cli.table import check
 

@@ -36,13 +36,14 @@ def stats(path: Path, as_json: bool) -> None:
         found = table.stats()
         kinds = f"{table.metric}, {table.dtype}, ids {table.id_kind}"
         encoder = table.encoder
+        settings = {"metric": table.metric, "dtype": table.dtype, "ids": table.id_kind}
     if as_json:
         # JSON has no NaN: what cannot be measured is null.
         fields = {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in asdict(found).items()
         }
-        print(json.dumps(fields, indent=1))
+        print(json.dumps({**settings, "encoder": encoder, **fields}, indent=1))
         return
     console = require("rich.console", "cli").Console(highlight=False)
     console.print(_stats_table(path, kinds, encoder, found))
@@ -70,7 +71,7 @@ def _stats_table(path: Path, kinds: str, encoder: str | None, found: Stats) -> o
     if found.items:
         share = found.bytes_per_item / found.bytes_per_embedding
         table.add_row("bytes an item", f"{found.bytes_per_item:,.1f}")
-        table.add_row("that is, embeddings alone ×", f"{share:.3f}")
+        table.add_row("as a multiple of the embeddings", f"{share:.3f}")
     return table
 
 
@@ -80,6 +81,9 @@ def compact(path: Path) -> None:
         before = table.stats()
         table.compact()
         after = table.stats()
+    if before.segments <= 1 and not before.deleted:
+        print(f"{path}: compact already ({_size(before.bytes)})")
+        return
     print(
         f"{path}: {_count(before.segments, 'segment')} to {_count(after.segments, 'segment')}, "
         f"{_count(before.deleted, 'deleted row')} dropped, {_size(before.bytes)} to "

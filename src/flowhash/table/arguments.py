@@ -238,7 +238,13 @@ def allowed_rows(settings: Settings, state: State, where: Any) -> list[NDArray[n
                 "places in it. Give a list of ids instead"
             )
         return [_allow_mask(state, number, mask) for number in range(len(state.parts))]
-    ids = read_ids(where, settings.ids)
+    try:
+        ids = read_ids(where, settings.ids)
+    except InputError as error:
+        raise InputError(
+            f"where cannot be used: {error}. It is a list or set of ids, or a boolean mask; "
+            "payloads are not searched"
+        ) from error
     parts, rows = state.locate(ids)
     allowed = [np.zeros(part.segment.rows, np.uint8) for part in state.parts]
     for number, array in enumerate(allowed):

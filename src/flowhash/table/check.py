@@ -49,8 +49,9 @@ def state_faults(settings: Settings, state: State) -> list[str]:
         name = part.segment.file or f"segment {number}"
         blocks = damaged_blocks(part.segment)
         faults += [
-            f"{name}: bytes {block * BLOCK} to {(block + 1) * BLOCK} of its data do not match "
-            "their checksum"
+            f"{name}: bytes {block * BLOCK} to {(block + 1) * BLOCK} of its data "
+            f"({part.segment.arrays_at(block)}) do not match their checksum; restore the file from "
+            "a copy"
             for block in blocks[:MOST]
         ]
         if len(blocks) > MOST:

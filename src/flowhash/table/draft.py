@@ -243,7 +243,8 @@ def _refuse(source: Source, row: int, metric: int) -> None:
     line = source.arrays.highs[row].view(np.float16) if halves else source.vectors[row]
     if not np.isfinite(line).all():
         column = int(np.flatnonzero(~np.isfinite(line))[0])
-        more = "; float16 holds numbers up to 65504, float32 larger ones" if halves else ""
+        more = f"; {'float16' if halves else 'float32'} holds numbers up to "
+        more += "65504" if halves else "3.4e38"
         raise InputError(
             f"embeddings[{row}, {column}] is {line[column]}; every value must be finite{more}. "
             "Look for a division by zero, or drop those rows"

@@ -43,6 +43,8 @@ class Folder:
     def __init__(self, path: Path, writable: bool, lock: IO[bytes] | None = None) -> None:
         self.path = path
         self.writable = writable
+        if lock is None:
+            manifests.load(path)  # before a lock file is left in a folder that is no table
         self._lock = take_lock(path) if writable and lock is None else lock
         self._new: set[str] = set()
         try:
@@ -55,6 +57,8 @@ class Folder:
     def create(cls, path: Path, settings: Settings) -> Folder:
         """Make a folder with an empty table."""
         with naming(path):
+            if path.exists() and not path.is_dir():
+                raise StorageError(f"{path} is a file; give a new or empty folder")
             path.mkdir(parents=True, exist_ok=True)
             _refuse_content(path)  # before a lock file is left in a folder of something else
             lock = take_lock(path)

@@ -133,6 +133,8 @@ def load(folder: Path) -> Manifest:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
+        if not folder.exists():
+            raise StorageError(f"{folder} does not exist; HashTable.create makes tables") from error
         raise StorageError(
             f"{folder} is not a table: it has no {NAME}. Use HashTable.create to make one"
         ) from error

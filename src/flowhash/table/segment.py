@@ -62,12 +62,17 @@ class Segment:
                 "written by FlowHash as it is. Restore the table from a copy"
             )
         where = fault * BLOCK
-        inside = [name for name, (start, stop) in self.spans.items() if start <= where < stop]
         raise DamagedFileError(
-            f"{self.file}: bytes {where} to {where + BLOCK} of its data ({', '.join(inside)}) "
+            f"{self.file}: bytes {where} to {where + BLOCK} of its data ({self.arrays_at(fault)}) "
             "do not match their checksum; nothing was answered from them. Restore the file from a "
             "copy; `flowhash table check` lists all damage"
         )
+
+    def arrays_at(self, block: int) -> str:
+        """The names of the arrays that a block of the file belongs to."""
+        first, last = block * BLOCK, (block + 1) * BLOCK
+        spans = self.spans.items()
+        return ", ".join(name for name, (start, stop) in spans if start < last and stop > first)
 
     def ensure(self, *names: str) -> None:
         """Check whole arrays before they are read outside of the search kernels."""

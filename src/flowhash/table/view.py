@@ -136,7 +136,8 @@ class TableView:
     def _open_state(self) -> State:
         state = self._state
         if state is None:
-            raise StorageError("this table is closed; open it again with HashTable.open")
+            again = "" if self._folder is None else "; open it again with HashTable.open"
+            raise StorageError(f"this table is closed{again}")
         return state
 
     def _locate(self, state: State, item: Any) -> tuple[int, int]:
