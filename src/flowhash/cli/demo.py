@@ -172,8 +172,8 @@ def _print_search(
         f"The hash table: every digit in the buckets of its own {active} brightest pixels. A\n"
         f"search scans {hits.scanned.mean() - 1:.0f} of {len(table)} digits, "
         f"[bold]{factor:.1f} times[/] fewer, and {right[0]:.1%} of its\n{NEAREST} nearest are the "
-        f"same digit; with exhaustive search {right[1]:.1%}. Learned codes,\nwhich scan less and "
-        "find more, come next.\n"
+        f"same digit; with exhaustive search {right[1]:.1%}. These codes are\npixels, nobody "
+        "learned them; that is the next part to be built.\n"
     )
 
 

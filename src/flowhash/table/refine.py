@@ -10,53 +10,25 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import filter_kernel, inner_kernel, kernel
+from flowhash.compile import inner_kernel
 from flowhash.intrinsics import prefetch, prefetch_item
 from flowhash.table.arrays import (
     COSINE,
     EUCLIDEAN,
     Arrays,
     copy_embedding,
-    damaged_code,
     damaged_id,
-    damaged_postings,
     damaged_rows,
 )
 from flowhash.table.candidates import ROW_BITS, ROW_MASK, Candidates
-from flowhash.table.products import BROKEN, LINE
-from flowhash.table.ranking import comes_before, rank
+from flowhash.table.exact import distance
+from flowhash.table.products import LINE
+from flowhash.table.ranking import rank
 
 COARSE_UNIT = 2.0**-8  # relative error of an upper half
 COMPARED = 64  # candidates that are compared with each other before they are looked up
 NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
 UNIT = 2.0**-24  # relative error of one float32 operation
-
-
-@filter_kernel
-def distance(
-    metric: int, line: NDArray[np.float32], queries: NDArray[np.float32], query: int
-) -> float:
-    """The exact distance of an embedding from a query: |q - x|², 1 - q·x/(|q||x|), or -q·x.
-
-    Float64 holds products of float32 numbers exactly; summing them in any order changes the last
-    of 53 bits at most.
-    """
-    dim = queries.shape[1]
-    product = length = size = np.float64(0.0)
-    if metric == EUCLIDEAN:
-        for column in range(dim):
-            step = np.float64(queries[query, column]) - np.float64(line[0, column])
-            product += step * step
-        return product
-    for column in range(dim):
-        value = np.float64(line[0, column])
-        asked = np.float64(queries[query, column])
-        product += asked * value
-        length += value * value
-        size += asked * asked
-    if metric == COSINE:
-        return 1.0 - product / np.sqrt(length * size)
-    return -product
 
 
 @inner_kernel
@@ -86,6 +58,15 @@ def error_bound(metric: int, dim: int, query_norm: float, largest: float, residu
 
 
 @inner_kernel
+def query_length(queries: NDArray[np.float32], query: int) -> float:
+    """|q|."""
+    total = np.float64(0.0)
+    for column in range(queries.shape[1]):
+        total += np.float64(queries[query, column]) ** 2
+    return np.sqrt(total)
+
+
+@inner_kernel
 def worth_measuring(
     metric: int,
     queries: NDArray[np.float32],
@@ -111,10 +92,8 @@ def worth_measuring(
             better += found.affinities[query, other] > affinity
         if better < top:
             reached = min(reached, np.float64(affinity))
-    norm = np.float64(0.0)
-    for column in range(queries.shape[1]):
-        norm += np.float64(queries[query, column]) ** 2
-    bound = error_bound(metric, queries.shape[1], np.sqrt(norm), largest, residual)
+    length = query_length(queries, query)
+    bound = error_bound(metric, queries.shape[1], length, largest, residual)
     return reached - 2.0 * bound
 
 
@@ -215,90 +194,12 @@ def settle(
         if limit == -np.inf:
             proven[query] = 1
             continue
-        norm = np.float64(0.0)
-        for column in range(queries.shape[1]):
-            norm += np.float64(queries[query, column]) ** 2
+        length = query_length(queries, query)
         nearest = -limit
         if metric == EUCLIDEAN:
-            nearest = norm - limit
+            nearest = length * length - limit
         elif metric == COSINE:
             nearest = 1.0 - limit
         rest = residual if found.coarse[query] else 0.0
-        nearest -= error_bound(metric, queries.shape[1], np.sqrt(norm), largest, rest)
+        nearest -= error_bound(metric, queries.shape[1], length, largest, rest)
         proven[query] = size >= top and distances[query, ranks[query, top - 1]] < nearest
-
-
-@kernel
-def scan_exactly(
-    segment: Arrays,
-    number: int,
-    allowed: NDArray[np.uint8],
-    metric: int,
-    queries: NDArray[np.float32],
-    query: int,
-    opened: NDArray[np.int32],
-    best: int,
-    size: int,
-    distances: NDArray[np.float64],
-    keys: NDArray[np.int64],
-    places: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Scan the opened buckets of one query in float64 into a list of the ``best`` nearest.
-
-    For the few queries whose nearest rows are too close together for float32 to tell apart.
-
-    Returns:
-        How many rows the list has now, and -1 or what is wrong.
-    """
-    seen = np.zeros(segment.offsets.shape[0] - 1, np.uint8)
-    line = np.empty((1, queries.shape[1]), np.float32)
-    listed = segment.postings.shape[0] > 0
-    for bucket in opened:
-        start, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
-        fault = damaged_postings(segment, start, stop)
-        for entry in range(start, stop):
-            if fault != -1:
-                return size, fault
-            row = np.int64(segment.postings[entry] if listed else entry)
-            if row < 0 or row >= segment.norms.shape[0]:
-                return size, BROKEN
-            fault = max(damaged_rows(segment, row, row + 1, False), damaged_id(segment, row))
-            fault = max(fault, damaged_code(segment, row))
-            if fault != -1 or (allowed.shape[0] > 0 and allowed[row] == 0):
-                continue
-            known = 0
-            for column in range(segment.codes.shape[1] if listed else 0):
-                known |= seen[segment.codes[row, column]]
-            if known == 0:
-                copy_embedding(segment.highs, segment.lows, row, line, 0)
-                away = distance(metric, line, queries, query)
-                place = (np.int64(number) << ROW_BITS) | row
-                size = keep(away, segment.ids[row], place, best, size, distances, keys, places)
-        if fault != -1:
-            return size, fault
-        seen[bucket] = 1
-    return size, -1
-
-
-@inner_kernel
-def keep(
-    away: float, key: int, place: int, best: int, size: int,
-    distances: NDArray[np.float64], keys: NDArray[np.int64], places: NDArray[np.int64],
-) -> int:  # fmt: skip
-    """Put a row into the sorted list of the ``best`` nearest, if it belongs there; its new length.
-
-    One place behind the list is scratch space, so that the newcomer can be compared.
-    """
-    index = size
-    distances[0, index] = away
-    keys[0, index] = key
-    places[0, index] = place
-    while index > 0 and comes_before(distances, keys, 0, index, index - 1):
-        distances[0, index] = distances[0, index - 1]
-        keys[0, index] = keys[0, index - 1]
-        places[0, index] = places[0, index - 1]
-        index -= 1
-        distances[0, index] = away
-        keys[0, index] = key
-        places[0, index] = place
-    return min(size + 1, best)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flowhash.errors import InputError
 from flowhash.table.arrays import note
 from flowhash.table.candidates import Candidates, empty_candidates, merge
+from flowhash.table.exact import scan_exactly
 from flowhash.table.few import (
     FEW,
     Found,
@@ -29,7 +30,7 @@ from flowhash.table.few import (
 )
 from flowhash.table.opening import open_until, shards_of
 from flowhash.table.plan import first_wrong_bucket, pair_up
-from flowhash.table.refine import measure, scan_exactly, settle
+from flowhash.table.refine import measure, settle
 from flowhash.table.scan import scan
 from flowhash.table.state import Part
 
