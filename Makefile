@@ -3,20 +3,23 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# torch goes in first and by itself: asked for along with others, some indexes give another build.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Compiled kernels are kept here, one folder for each state of the sources: numba looks only at the
 # file of a kernel, not at the files of the kernels it calls, and would reuse stale code.
 SOURCES := $(sort $(shell find src -name '*.py'))
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-all check format bench bench-search clean
+.PHONY: help demo test test-all check format bench bench-search bench-learning clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) '$(shell grep '^torch==' constraints.txt)'
+	$(PIP) -e '.[dev]'
 	touch $@
 
 demo: $(INSTALLED) ## see the solver and the table at work on handwritten digits
@@ -43,8 +46,11 @@ bench: $(INSTALLED) ## measure the claims anew and write docs/results/
 	$(BIN)/python benchmarks/solver.py
 
 bench-search: $(INSTALLED) ## the same for search: downloads hnswlib and GloVe, takes half an hour
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench-search]'
+	$(PIP) -e '.[bench-search]'
 	$(BIN)/python benchmarks/search.py
+
+bench-learning: $(INSTALLED) ## the same for learning: the gated distance, the solver's share, NIN
+	$(BIN)/python benchmarks/learning.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,7 +8,11 @@ from types import ModuleType
 from flowhash.errors import MissingExtraError
 
 # Packages that are installed under another name than they are imported.
-PACKAGES = {"sklearn": "scikit-learn"}
+PACKAGES = {
+    "PIL": "pillow",
+    "pytorch_metric_learning": "pytorch-metric-learning",
+    "sklearn": "scikit-learn",
+}
 
 
 def require(module: str, extra: str) -> ModuleType:

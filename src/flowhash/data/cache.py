@@ -1,0 +1,132 @@
+"""Arrays of compressed files and pickles, converted once to ``.npy`` files that can be mapped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.data.files import damaged_npz, map_npz, read_npy
+from flowhash.data.pickles import read_pickle
+from flowhash.errors import DamagedFileError, StorageError
+
+CHUNK = 1 << 20
+
+
+def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:
+    """An array of an ``.npz`` file, mapped: in place, or its uncompressed copy.
+
+    Args:
+        path: the file.
+        key: the array's name in it.
+        cache: folder of the copy; beside the file by default.
+    """
+    mapped = map_npz(path, key)
+    if mapped is not None:
+        return mapped
+
+    def copy(target: IO[bytes]) -> None:
+        # A member of an .npz file is an .npy file: it is copied without being held in memory.
+        try:
+            with zipfile.ZipFile(path) as archive, archive.open(key + ".npy") as member:
+                while chunk := member.read(CHUNK):
+                    target.write(chunk)
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
+            raise damaged_npz(path, e) from e
+
+    copied = _cached_path(path, key, cache)
+    if not copied.exists():
+        _write(copied, path, copy)
+    return read_npy(copied)
+
+
+def cached_pickle(path: Path, cache: Path | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Data, mapped, and labels of a pickle of ImageNet32, both converted at the first time."""
+    data, labels = _cached_path(path, "data", cache), _cached_path(path, "labels", cache)
+    if not (data.exists() and labels.exists()):
+        try:
+            content = read_pickle(path.read_bytes(), str(path))
+        except DamagedFileError:
+            raise
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        missing = [key for key in ("data", "labels") if key not in content]
+        if missing:
+            raise DamagedFileError(
+                f"{path} is a pickle without '{missing[0]}'; it has "
+                f"{', '.join(content) or 'nothing'}. Get the official file"
+            )
+        for key, target in (("data", data), ("labels", labels)):
+            array = _numbers(path, key, content.pop(key))
+            _write(target, path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
+    return read_npy(data), np.array(read_npy(labels))
+
+
+def _numbers(path: Path, key: str, values: Any) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        array = np.zeros(0, object)
+    if array.dtype.kind not in "iu":
+        raise DamagedFileError(
+            f"{path}: '{key}' is not an array of whole numbers. Get the official file"
+        )
+    return array
+
+
+def _cached_path(path: Path, key: str, cache: Path | None) -> Path:
+    """Where the copy of a file's array is; another file of the same name has another copy."""
+    state = path.stat()
+    stamp = f"{state.st_size:x}-{state.st_mtime_ns:x}"
+    return (cache or path.parent) / f"{path.name}.{key}.{stamp}.npy"
+
+
+def _write(target: Path, source: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Write a file that is there whole or not at all; copies of former sources are removed."""
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        prefix = target.name.rsplit(".", 2)[0]
+        for old in target.parent.glob(f"{prefix}.*.npy"):
+            old.unlink()
+        part.replace(target)
+    except DamagedFileError:
+        part.unlink(missing_ok=True)
+        raise
+    except OSError as error:
+        _forget(part)
+        needs = source.stat().st_size >> 20
+        free = _free(target.parent)
+        raise StorageError(
+            f"{source} must be converted once so that it can be mapped, but {target} cannot be "
+            f"written: {error.strerror or error} ({free}; the copy takes some {needs} MB or more). "
+            "Give a folder that can be written with cache="
+        ) from error
+    except BaseException:
+        _forget(part)
+        raise
+
+
+def _forget(part: Path) -> None:
+    try:
+        part.unlink(missing_ok=True)
+    except OSError:
+        return  # the folder is read-only: there is nothing to delete
+
+
+def _free(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free >> 20} MB free"
+    except OSError:
+        return "no such folder"
