@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from flowhash.extras import require
+
 if TYPE_CHECKING:
     from flowhash.codes import (
         Assignment,
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
         topk_codes,
         upper_bound_gap,
     )
+    from flowhash.encoder import Encoded, Encoder
     from flowhash.errors import (
         DamagedFileError,
         InputError,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
         MissingExtraError,
         SolverError,
         StorageError,
+        TrainingError,
     )
     from flowhash.table import HashTable, Hits, Item, Stats
 
@@ -34,6 +38,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Assignment",
     "DamagedFileError",
+    "Encoded",
+    "Encoder",
     "HashTable",
     "Hits",
     "InputError",
@@ -43,6 +49,7 @@ __all__ = [
     "SolverError",
     "Stats",
     "StorageError",
+    "TrainingError",
     "__version__",
     "assign_codes",
     "class_means",
@@ -62,6 +69,9 @@ def __getattr__(name: str) -> Any:
             room = "flowhash.errors"
         elif name in ("HashTable", "Hits", "Item", "Stats"):
             room = "flowhash.table"
+        elif name in ("Encoded", "Encoder"):
+            require("torch", "learn")
+            room = "flowhash.encoder"
         return getattr(importlib.import_module(room), name)
     raise AttributeError(f"module 'flowhash' has no attribute {name!r}")
 

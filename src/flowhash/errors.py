@@ -15,6 +15,10 @@ class SolverError(RuntimeError):
     """A solver of another library did not deliver a solution."""
 
 
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says why and names the last good checkpoint."""
+
+
 class StorageError(OSError):
     """A stored table cannot be read or written; the message names the file."""
 

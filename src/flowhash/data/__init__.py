@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowhash.data.items import Items
     from flowhash.data.labelled import LabelledItems, Splits
     from flowhash.data.opening import open_data
+    from flowhash.data.pairing import open_pairs
     from flowhash.data.preprocess import Preprocessing
     from flowhash.data.split import stratified
     from flowhash.data.tabular import arrays
@@ -35,6 +36,7 @@ _ROOMS = {
     "digits": "handwritten",
     "image_folder": "folder",
     "imagenet32": "imagenet",
+    "open_pairs": "pairing",
     "open_data": "opening",
     "stratified": "split",
 }
@@ -52,6 +54,7 @@ __all__ = [
     "image_folder",
     "imagenet32",
     "open_data",
+    "open_pairs",
     "stratified",
 ]
 

@@ -99,7 +99,8 @@ def _write(target: Path, source: Path, write: Callable[[IO[bytes]], None]) -> No
             os.fsync(file.fileno())
         prefix = target.name.rsplit(".", 2)[0]
         for old in target.parent.glob(f"{prefix}.*.npy"):
-            old.unlink()
+            if old != target:  # another process may have made the same one and be reading it
+                old.unlink(missing_ok=True)
         part.replace(target)
     except DamagedFileError:
         part.unlink(missing_ok=True)

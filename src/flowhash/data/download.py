@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from flowhash.data.progress import bytes_bar
+from flowhash.bars import bytes_bar
 from flowhash.errors import DamagedFileError, StorageError
 
 CHUNK = 1 << 18

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data.progress import tracked
+from flowhash.bars import tracked
 from flowhash.errors import InputError
 
 if TYPE_CHECKING:

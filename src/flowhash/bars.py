@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 from flowhash.errors import MissingExtraError
 from flowhash.extras import require
 
 Part = TypeVar("Part")
+Several = TypeVar("Several", bound=Sized)
 
 PATIENCE = 2.0  # seconds of work before a bar appears
 
 
-def _bar(*columns: str) -> Any:
-    """A bar of rich with these columns, or None where rich is not installed."""
+def make_bar(*columns: str, fact: str | None = None) -> Any:
+    """A bar of rich with these columns, or None where rich is not installed.
+
+    Args:
+        columns: names of rich's columns, between the bar and the time left.
+        fact: a format for the task's own fields, shown beside them.
+    """
     try:
         bars: Any = require("rich.progress", "cli")
         console = require("rich.console", "cli").Console(stderr=True)
-    except MissingExtraError:
+    except MissingExtraError:  # a bar is no reason to fail
         return None
-    shown = (getattr(bars, column)() for column in ("BarColumn", *columns, "TimeRemainingColumn"))
-    return bars.Progress(bars.TextColumn("{task.description}"), *shown, console=console)
+    made = [getattr(bars, column)() for column in ("BarColumn", *columns)]
+    if fact is not None:
+        made.append(bars.TextColumn(fact))
+    title = bars.TextColumn("{task.description}")
+    return bars.Progress(title, *made, bars.TimeRemainingColumn(), console=console)
 
 
 @contextlib.contextmanager
 def bytes_bar(what: str, done: int, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar for bytes; yields what to call with the number of new ones."""
-    bar = _bar("DownloadColumn", "TransferSpeedColumn")
+    bar = make_bar("DownloadColumn", "TransferSpeedColumn")
     if bar is None:
         yield lambda count: None
         return
@@ -45,7 +55,7 @@ def tracked(parts: Iterable[Part], what: str, total: int) -> Iterator[Part]:
     with contextlib.ExitStack() as stack:
         for done, part in enumerate(parts):
             if bar is None and time.monotonic() - began > PATIENCE:
-                bar = _bar("MofNCompleteColumn")
+                bar = make_bar("MofNCompleteColumn")
                 if bar is None:
                     began = float("inf")  # do not look for rich again
                     yield part
@@ -54,4 +64,19 @@ def tracked(parts: Iterable[Part], what: str, total: int) -> Iterator[Part]:
                 task = bar.add_task(what, total=total)
             if bar is not None:
                 bar.update(task, completed=done)
+            yield part
+
+
+def shown(parts: Iterator[Several], what: str, total: int | None, show: bool) -> Iterator[Several]:
+    """``parts`` of several items each, with a bar that counts items and has their rate."""
+    bar = None
+    if show and sys.stderr.isatty():
+        bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s")
+    if bar is None:
+        yield from parts
+        return
+    with bar:
+        task = bar.add_task(what, total=total, rate=0.0)
+        for part in parts:
+            bar.update(task, advance=len(part), rate=bar.tasks[0].speed or 0.0)
             yield part

@@ -1,0 +1,97 @@
+"""Backbones by name: what a preset, a command and a stored encoder use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from flowhash.errors import InputError
+
+
+def _nin(**options: Any) -> nn.Module:
+    from flowhash.networks.nin import NIN
+
+    return NIN(**options)
+
+
+def _residual(**options: Any) -> nn.Module:
+    from flowhash.networks.residual import Residual
+
+    if "blocks" in options:
+        options["blocks"] = tuple(options["blocks"])
+    return Residual(**options)
+
+
+def _linear(**options: Any) -> nn.Module:
+    from flowhash.networks.vectors import Plain
+
+    return Plain(**options)
+
+
+def _mlp(**options: Any) -> nn.Module:
+    from flowhash.networks.vectors import Dense
+
+    if "hidden" in options:
+        options["hidden"] = tuple(options["hidden"])
+    return Dense(**options)
+
+
+def _transformers(**options: Any) -> nn.Module:
+    from flowhash.networks.pretrained import Transformers
+
+    return Transformers(**options)
+
+
+def _timm(**options: Any) -> nn.Module:
+    from flowhash.networks.pretrained import Timm
+
+    return Timm(**options)
+
+
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "nin": _nin,
+    "residual": _residual,
+    "linear": _linear,
+    "mlp": _mlp,
+    "transformers": _transformers,
+    "timm": _timm,
+}
+# These take vectors and want to know how long they are.
+VECTOR_BACKBONES = ("linear", "mlp")
+
+
+def build_backbone(spec: Mapping[str, Any]) -> nn.Module:
+    """The backbone that ``spec`` describes: ``{"name": "nin", "width": 0.5}``.
+
+    Raises:
+        InputError: no such name, or options it does not take.
+    """
+    options = dict(spec)
+    name = options.pop("name", None)
+    if name == "custom":
+        raise InputError(
+            "this network is a module of your own, which is not stored; pass the same kind of "
+            "module again, as backbone="
+        )
+    if name not in BACKBONES:
+        raise InputError(
+            f"the backbone's name is {name!r}; choose one of {', '.join(map(repr, BACKBONES))}, or "
+            "pass a torch module of your own"
+        )
+    try:
+        return BACKBONES[name](**options)
+    except TypeError as error:
+        raise InputError(f"the backbone {name!r} cannot take {options}: {error}") from error
+
+
+def custom_backbone(module: nn.Module, features: int) -> nn.Module:
+    """Make any module a backbone: it must return features [n, features].
+
+    The module is marked in place and returned. An encoder stores its weights but not its code, so
+    that loading asks for the module again.
+    """
+    module.features = features  # type: ignore[assignment]
+    module.spec = {"name": "custom", "class": type(module).__qualname__, "features": features}  # type: ignore[assignment]
+    return module
