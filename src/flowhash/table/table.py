@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.errors import InputError, StorageError
 from flowhash.table import answers, arguments, change
 from flowhash.table.arrays import METRICS
+from flowhash.table.fingerprint import check_encoder, check_vectors
 from flowhash.table.folder import Folder
 from flowhash.table.hits import Hits
 from flowhash.table.ids import STRING, read_ids
@@ -106,11 +107,7 @@ class HashTable(TableView):
         folder = Folder(Path(path), writable=mode == "r+")
         try:
             settings = folder.manifest.settings
-            if encoder is not None and encoder != settings.encoder:
-                raise InputError(
-                    f"{path} was made with encoder {settings.encoder!r}, not {encoder!r}; codes of "
-                    "different encoders do not fit together. Use the first, or index afresh"
-                )
+            check_encoder(settings.encoder, encoder, str(path))
             state = folder.load()
             if folder.writable:
                 folder.remove_strays()
@@ -125,6 +122,8 @@ class HashTable(TableView):
         embeddings: ArrayLike,
         ids: Any = None,
         payloads: Sequence[dict[str, Any] | None] | None = None,
+        *,
+        encoder: str | None = None,
     ) -> NDArray[Any]:
         """Add items; an id that the table has already is replaced, as is one given twice.
 
@@ -135,14 +134,17 @@ class HashTable(TableView):
             embeddings: [n, dim].
             ids: whole numbers, or strings in a table of those; None lets the table count.
             payloads: for each item a small dict that JSON can hold, or None.
+            encoder: the fingerprint of the encoder that made codes and embeddings, compared with
+                the table's. Without one on either side they are taken on trust.
 
         Returns:
             The ids [n].
 
         Raises:
-            InputError: shapes, buckets, numbers or ids that do not fit; nothing was added.
+            InputError: shapes, buckets, numbers, ids or encoder do not fit; nothing was added.
             StorageError: the files could not be written; nothing was added.
         """
+        check_vectors(self._settings.encoder, encoder)
         items = arguments.read_items(self._settings, codes, embeddings, ids, payloads)
         with self._changing() as state:
             items = arguments.with_ids(items, state.next_id)
@@ -183,6 +185,7 @@ class HashTable(TableView):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens.
 
@@ -197,6 +200,7 @@ class HashTable(TableView):
                 the place of each (whole-number) id.
             threads: how many threads at the most; all cores by default.
             payloads: whether to return payloads too.
+            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
 
         Raises:
             InputError: arguments that do not fit.
@@ -204,6 +208,7 @@ class HashTable(TableView):
         """
         state = self._open_state()
         settings = self._settings
+        check_vectors(settings.encoder, encoder)
         order, asked = arguments.read_queries(settings, ordered_buckets, queries)
         probe = settings.active if probe is None else arguments.whole_number(probe)
         top = arguments.whole_number(top)
@@ -285,14 +290,9 @@ class HashTable(TableView):
             allowed = arguments.allowed_rows(self._settings, state, where)
         settings = self._settings
         searcher = Searcher(
-            state.parts,
-            allowed,
-            self._metric,
-            settings.active,
-            settings.buckets,
-            state.largest,
-            state.residual,
-        )
+            state.parts, allowed, self._metric, settings.active, settings.buckets,
+            state.largest, state.residual,
+        )  # fmt: skip
         if where is None and self._state is state:
             self._searcher = (state, searcher)
         return searcher

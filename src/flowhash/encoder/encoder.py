@@ -1,0 +1,265 @@
+"""The saved artefact: base network, hash network and preprocessing in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from flowhash.bars import shown
+from flowhash.data.preprocess import Preprocessing
+from flowhash.encoder import files, tables
+from flowhash.encoder.inputs import count_of, in_batches
+from flowhash.encoder.parts import Encoded, Joined, chained
+from flowhash.errors import DamagedFileError, InputError
+from flowhash.networks import EmbeddingNetwork
+from flowhash.networks.embedding import device_of
+from flowhash.networks.inference import outputs
+from flowhash.table import HashTable, Hits
+
+BATCH = 500  # items that go through the networks at once
+
+
+class Encoder:
+    """Makes embeddings and activations of items.
+
+    The networks are copied, so that nobody trains them further under the fingerprint. Where base
+    and hash network have one backbone, with equal weights, it runs once an item.
+
+    Args:
+        base: makes the embeddings to rank by; None ranks with the hash network's outputs, so that
+            an item takes one forward pass.
+        hash: makes the activations, d outputs.
+        preprocessing: what both take.
+        active: k.
+        class_names: of the classes it was trained on.
+
+    Raises:
+        InputError: ``active`` does not fit the hash network.
+    """
+
+    def __init__(
+        self,
+        base: EmbeddingNetwork | None,
+        hash: EmbeddingNetwork,
+        preprocessing: Preprocessing,
+        active: int,
+        class_names: Sequence[str] = (),
+    ) -> None:
+        if not 1 <= active <= hash.outputs:
+            raise InputError(
+                f"active is {active}; expected 1 to {hash.outputs}, the number of buckets"
+            )
+        self.networks = Joined(base, hash)
+        self.preprocessing = preprocessing
+        self.active = active
+        self.class_names = tuple(class_names)
+        self.fingerprint = files.fingerprint_of(*files.described(self))
+
+    def __repr__(self) -> str:
+        return (
+            f"Encoder({self.dim} numbers to rank by, {self.active} of {self.buckets} buckets, "
+            f"{len(self.class_names)} classes, {self.fingerprint})"
+        )
+
+    @property
+    def base(self) -> EmbeddingNetwork | None:
+        """The network that makes embeddings, or None where the hash network does."""
+        return self.networks.base
+
+    @property
+    def hash(self) -> EmbeddingNetwork:
+        """The network that makes activations."""
+        return self.networks.hash
+
+    @property
+    def buckets(self) -> int:
+        """d, how many buckets there are."""
+        return self.hash.outputs
+
+    @property
+    def dim(self) -> int:
+        """How many numbers an embedding has."""
+        return (self.base or self.hash).outputs
+
+    @property
+    def input_dim(self) -> int | None:
+        """How many numbers a vector to encode has; None for images, or where nothing says so."""
+        if self.preprocessing.kind == "images":
+            return None
+        known = [*self.preprocessing.mean.shape, *self.preprocessing.std.shape]
+        known.append(self.hash.spec["backbone"].get("inputs"))
+        return next((size for size in known if size is not None), None)
+
+    def encode(
+        self, items: Any, batch_size: int = BATCH, device: str = "auto", progress: bool = False
+    ) -> Encoded:
+        """Embeddings and activations of items.
+
+        Args:
+            items: images uint8 [n, height, width, 3] or vectors [n, numbers], as arrays, torch
+                tensors (images also [n, 3, height, width]) or items of ``flowhash.data``; a list
+                of image files or PIL images; or anything that yields single items or batches of
+                them, with or without labels: a generator, a torch DataLoader. What is yielded is
+                used and let go, batch by batch.
+            batch_size: how many go through the networks at once.
+            device: "auto", "cpu" or "cuda".
+            progress: show a bar with rate and time left, if the error stream is a terminal.
+
+        Raises:
+            InputError: items of another kind or shape than the encoder was trained on.
+            StorageError: an image file cannot be read; the message names it.
+        """
+        parts = list(self.stream(items, batch_size, device, progress))
+        if parts:
+            return chained(parts)
+        embeddings = np.zeros((0, self.dim), np.float32)
+        activations = np.zeros((0, self.buckets), np.float32)
+        return Encoded(embeddings, activations, self.active, self.fingerprint)
+
+    def stream(
+        self, items: Any, batch_size: int = BATCH, device: str = "auto", progress: bool = False
+    ) -> Iterator[Encoded]:
+        """:meth:`encode`, one batch after the other: for more items than memory holds."""
+        size = self.preprocessing.size
+        batches, total = in_batches(items, batch_size, size, self.input_dim)
+        chosen = device_of(device)
+        self.networks.to(chosen)
+        ready = (self.preprocessing(batch) for batch in batches)
+        return shown(self._encoded(ready, chosen), "encode", total, progress)
+
+    def _encoded(
+        self, ready: Iterator[NDArray[np.float32]], device: torch.device
+    ) -> Iterator[Encoded]:
+        for (made,) in _with_memory(outputs([self.networks], ready, device), device):
+            # Side by side, or one for both; copies, so that neither keeps the other in memory.
+            embeddings = np.ascontiguousarray(made[:, : self.dim])
+            activations = np.ascontiguousarray(made[:, -self.buckets :])
+            yield Encoded(embeddings, activations, self.active, self.fingerprint)
+
+    def create_table(self, path: str | Path | None = None, **options: Any) -> HashTable:
+        """An empty table for what this encoder makes; it refuses what another one makes.
+
+        Args:
+            path: a new or empty folder to keep it in; None keeps it in memory.
+            **options: ``metric``, ``dtype`` and ``ids`` of :meth:`HashTable.create`. The metric is
+                Euclidean by default, as in training; of embeddings of length one, cosine gives the
+                same order.
+        """
+        return tables.create_table(self, path, options)
+
+    def add(
+        self,
+        table: HashTable,
+        items: Any,
+        ids: Any = None,
+        payloads: Sequence[dict[str, Any] | None] | None = None,
+        batch_size: int = BATCH,
+        device: str = "auto",
+        progress: bool = False,
+    ) -> NDArray[Any]:
+        """Encode items and add them to a table, batch by batch.
+
+        Each batch is in the table, and on disk, before the next is encoded: when something is
+        raised, what came before stays added.
+
+        Args:
+            table: of :meth:`create_table`, or one that has the same sizes.
+            items: as for :meth:`encode`.
+            ids: one an item, an array or list; None lets the table count.
+            payloads: one an item, or None.
+            batch_size: how many are encoded and added at once.
+            device: "auto", "cpu" or "cuda".
+            progress: show a bar with rate and time left.
+
+        Returns:
+            The ids [n].
+
+        Raises:
+            InputError: the table is of another encoder; items, ids or payloads do not fit.
+        """
+        parts = self.stream(items, batch_size, device, progress)
+        return tables.add(self, table, parts, count_of(items), ids, payloads)
+
+    def search(
+        self,
+        table: HashTable,
+        items: Any,
+        top: int = 16,
+        *,
+        batch_size: int = BATCH,
+        device: str = "auto",
+        progress: bool = False,
+        **options: Any,
+    ) -> Hits:
+        """Encode queries and search a table for the items nearest to them.
+
+        Args:
+            table: of this encoder.
+            items: the queries, as for :meth:`encode`.
+            top: how many to return of each.
+            batch_size: how many are encoded at once.
+            device: "auto", "cpu" or "cuda".
+            progress: show a bar with rate and time left.
+            **options: ``probe``, ``at_least``, ``where``, ``threads`` and ``payloads`` of
+                :meth:`HashTable.search`.
+
+        Raises:
+            InputError: the table is of another encoder; items or options do not fit.
+        """
+        tables.check_table(self, table)
+        queries = self.encode(items, batch_size, device, progress)
+        return tables.search(table, queries, top, options)
+
+    def export_onnx(self, path: str | Path, first: int | None = None) -> None:
+        """Write the encoder as one ONNX model; see :func:`flowhash.encoder.onnx.export_onnx`."""
+        from flowhash.encoder.onnx import export_onnx
+
+        export_onnx(self, path, first)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the encoder to a folder, in place of one that is there.
+
+        Killed at any moment, it leaves the old encoder or the new one.
+        """
+        files.write_encoder(Path(folder), self)
+
+    @classmethod
+    def load(cls, folder: str | Path, backbone: nn.Module | None = None) -> Encoder:
+        """Read an encoder that ``save`` wrote.
+
+        Args:
+            folder: where it is.
+            backbone: for networks of your own, a module of the same class; weights are put in.
+
+        Raises:
+            InputError: there is no encoder, it is of a newer FlowHash, or it needs ``backbone``.
+            DamagedFileError: a file is damaged; the message names it.
+        """
+        record, tensors = files.read_encoder(Path(folder))
+        base, hashing = files.rebuild_networks(record, tensors, backbone)
+        arrays = {name: tensors[f"preprocessing.{name}"].numpy() for name in ("mean", "std")}
+        preprocessing = Preprocessing.from_json(record["preprocessing"], arrays)
+        encoder = cls(base, hashing, preprocessing, record["active"], record["class_names"])
+        if encoder.fingerprint != record["fingerprint"]:
+            raise DamagedFileError(
+                f"{Path(folder) / files.RECORD} names the fingerprint "
+                f"{record['fingerprint']}, but the encoder it describes has {encoder.fingerprint}; "
+                "restore the folder from a copy"
+            )
+        return encoder
+
+
+def _with_memory(made: Iterator[Any], device: torch.device) -> Iterator[Any]:
+    """The same outputs; a device without memory for them is said in our words."""
+    try:
+        yield from made
+    except torch.OutOfMemoryError as error:
+        raise InputError(
+            f"{device} has no memory for a batch of this size; make batch_size smaller"
+        ) from error
