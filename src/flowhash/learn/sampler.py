@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.data.arguments import checked_pairs, whole_number
-from flowhash.data.decks import deal, deal_all, deal_pairs, pairs_apart
 from flowhash.errors import InputError
+from flowhash.learn.decks import deal, deal_all, deal_pairs, pairs_apart
 
 
 def share(values: NDArray[Any], rank: int, world: int) -> NDArray[Any]:

@@ -1,0 +1,249 @@
+"""The training loop, one for both stages, from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flowhash.errors import InputError, TrainingError
+from flowhash.learn.batches import Batch, Batches
+from flowhash.learn.checkpoint import Checkpoint, Checkpoints, restore, state_tensors
+from flowhash.learn.coder import Coder
+from flowhash.learn.interrupt import Interruption
+from flowhash.learn.journal import Journal
+from flowhash.learn.losses import MetricLoss
+from flowhash.learn.optimise import make_optimiser, set_rate
+from flowhash.learn.processes import Processes
+from flowhash.learn.progress import Progress
+from flowhash.learn.settings import Settings, Stage
+from flowhash.learn.trouble import explained, refuse_infinite
+from flowhash.learn.validate import Best
+from flowhash.networks import EmbeddingNetwork
+
+
+@dataclass
+class Job:
+    """One stage, ready to run.
+
+    Attributes:
+        name: "base" or "hash".
+        stage: its settings.
+        network: what is trained; it is on the processes' device.
+        loss: what is minimised.
+        batches: what it is trained on.
+        coder: solves for codes in the hash stage, None in the base stage.
+        validate: measures the network on the validation split, or None.
+        before: bytes of ``metrics.jsonl`` that the stage before wrote.
+    """
+
+    name: str
+    stage: Stage
+    network: EmbeddingNetwork
+    loss: MetricLoss
+    batches: Batches
+    coder: Coder | None = None
+    validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
+    before: int = 0
+
+
+def run(
+    job: Job, settings: Settings, folder: Path, processes: Processes, quiet: bool = False
+) -> dict[str, Any]:
+    """Train one stage to its end, from its last checkpoint if there is one.
+
+    The network ends with the weights of the best validation. Returns the last checkpoint's record.
+
+    Raises:
+        TrainingError: the loss is not finite, memory or another process is gone. The message names
+            the last good checkpoint, from which the same call goes on.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; the state was saved first, the same call goes on.
+    """
+    checkpoints = Checkpoints(folder / job.name)
+    optimiser = make_optimiser(job.network, job.loss, job.stage)
+    state = _resume(checkpoints.load("last"), job, optimiser)
+    if state.step < job.stage.steps:
+        loop = _Loop(job, settings, folder, processes, checkpoints, optimiser, state, quiet)
+        with torch.random.fork_rng(), explained(checkpoints, processes, job.stage.batch):
+            loop.train()
+    processes.wait()
+    best = checkpoints.load("best") or checkpoints.load("last")
+    last = checkpoints.load("last")
+    assert best is not None
+    assert last is not None
+    job.network.load_state_dict(best.part("network"))
+    return last.record
+
+
+@dataclass
+class _State:
+    """Where a stage is, beside its tensors."""
+
+    step: int = 0
+    journal: int = 0
+    seconds: float = 0.0
+    best: Best = dataclasses.field(default_factory=Best)
+
+
+def _resume(last: Checkpoint | None, job: Job, optimiser: torch.optim.Optimizer) -> _State:
+    if last is None:
+        return _State(journal=job.before)
+    record = last.record
+    try:
+        restore(last, job.network, job.loss, optimiser)
+    except (RuntimeError, IndexError) as error:
+        raise InputError(
+            f"the checkpoint of step {record['step']} does not fit the network: {error}; train "
+            "with the same network, or in another folder"
+        ) from error
+    if job.coder is not None and record["prices"] is not None:
+        job.coder.prices = np.array(record["prices"])
+        job.coder.loads = None if record["loads"] is None else np.array(record["loads"])
+    return _State(record["step"], record["journal"], record["seconds"], Best(**record["best"]))
+
+
+class _Loop:
+    """The moving parts of one stage while it runs."""
+
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        folder: Path,
+        processes: Processes,
+        checkpoints: Checkpoints,
+        optimiser: torch.optim.Optimizer,
+        state: _State,
+        quiet: bool,
+    ) -> None:
+        self.job, self.settings, self.processes = job, settings, processes
+        self.checkpoints, self.optimiser, self.state = checkpoints, optimiser, state
+        self.network: nn.Module = processes.wrap(job.network)
+        self.journal: Journal | None = None
+        if processes.first:
+            path = folder / "metrics.jsonl"
+            self.journal = Journal(path, state.journal, folder / "tensorboard")
+        self.progress = Progress(
+            f"{job.name} ({job.stage.loss})", job.stage.steps, state.step,
+            quiet or not processes.first,
+        )  # fmt: skip
+        self.since, self.logged = time.perf_counter(), state.step
+        self.facts = ""  # of the last line of the journal, beside the bar
+
+    def train(self) -> None:
+        """All steps that are left."""
+        job, every = self.job, self.settings
+        self.network.train()
+        if job.stage.backbone_rate == 0:  # frozen: statistics of normalisation stay as they are too
+            job.network.backbone.eval()
+        began = time.perf_counter() - self.state.seconds
+        with self._closing(), Interruption() as interruption, self.progress as progress:
+            for batch in job.batches.between(self.state.step, job.stage.steps):
+                rate = set_rate(self.optimiser, job.stage, batch.step)
+                loss, embeddings, codes = self._step(batch)
+                done = self.state.step = batch.step + 1
+                self.state.seconds = time.perf_counter() - began
+                last = done == job.stage.steps
+                if done % every.log_every == 0 or last:
+                    self._log(loss, rate, batch, embeddings, codes)
+                if job.validate is not None and (done % every.validate_every == 0 or last):
+                    self._validate()
+                    self.state.seconds = time.perf_counter() - began
+                stop = self.processes.any(interruption.asked)
+                if done % every.checkpoint_every == 0 or last or stop:
+                    self._save("last")
+                progress.step(done, f"loss {loss:.4f}  rate {rate:.1e}{self.facts}")
+                if stop:
+                    raise KeyboardInterrupt
+
+    def _step(self, batch: Batch) -> tuple[float, Tensor, Any]:
+        """One step of Algorithm 1: embed, solve for codes, and go down the loss (lines 3 to 6)."""
+        job = self.job
+        # Dropout depends on the step and the process, not on how the run came here.
+        seeds = np.random.SeedSequence([*job.batches.seed, batch.step, self.processes.rank])
+        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+        embeddings = self.network(batch.inputs.to(self.processes.device))
+        embeddings = self.processes.gather(embeddings)
+        labels = torch.from_numpy(batch.labels).to(embeddings.device)
+        codes = None
+        if job.coder is not None:
+            rows = embeddings.detach().float().cpu().numpy()
+            refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
+            codes = job.coder.codes(rows, batch.labels)
+            chosen = torch.from_numpy(codes).to(embeddings.device)
+            loss = job.loss(embeddings, labels, chosen)
+        else:
+            loss = job.loss(embeddings, labels)
+        value = float(loss.detach())
+        refuse_infinite(value, "the loss", batch.step)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        return value, embeddings, codes
+
+    def _log(self, loss: float, rate: float, batch: Batch, embeddings: Tensor, codes: Any) -> None:
+        if self.journal is None:
+            return
+        seconds, steps = time.perf_counter() - self.since, self.state.step - self.logged
+        values = {
+            "loss": loss,
+            "rate": rate,
+            "items_per_second": steps * self.job.stage.batch / seconds,
+            "seconds": self.state.seconds,
+        }
+        if self.job.coder is not None:
+            values["solver_share"] = self.job.coder.seconds / seconds
+            rows = embeddings.detach().float().cpu().numpy()
+            values |= self.job.coder.report(codes, rows, batch.labels)
+            self.facts = (
+                f"  solver {values['solver_share']:.1%}  buckets {values['buckets_effective']:.0f}"
+            )
+        self.journal.write(self.job.name, self.state.step, values)
+        self.since, self.logged = time.perf_counter(), self.state.step
+
+    def _validate(self) -> None:
+        start = time.perf_counter()
+        if self.journal is not None and self.job.validate is not None:
+            values = self.job.validate(self.job.network)
+            self.journal.write(self.job.name, self.state.step, {"validation": True, **values})
+            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+            self.progress.say(f"{self.job.name} step {self.state.step}: validation {shown}")
+            if self.state.best.improves(values):
+                self._save("best")
+        self.processes.wait()
+        self.since += time.perf_counter() - start  # it counts in no step's time
+
+    def _save(self, name: str) -> None:
+        if self.journal is None:
+            return
+        tensors = state_tensors(self.job.network, self.job.loss, self.optimiser)
+        if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
+            raise TrainingError(f"a weight is not finite after step {self.state.step}")
+        coder = self.job.coder
+        prices = None if coder is None or coder.prices is None else coder.prices.tolist()
+        record = {
+            "stage": self.job.name,
+            "step": self.state.step,
+            "journal": self.journal.length,
+            "seconds": self.state.seconds,
+            "prices": prices,
+            "loads": None if coder is None or coder.loads is None else coder.loads.tolist(),
+            "best": dataclasses.asdict(self.state.best),
+        }
+        self.checkpoints.save(name, record, tensors)
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if self.journal is not None:
+                self.journal.close()

@@ -1,0 +1,191 @@
+"""The losses of both stages: the paper's two written out, others from pytorch-metric-learning.
+
+A loss here takes embeddings [B, d], labels [B], and in the hash stage the codes [B, k]. It also
+says what it expects of embeddings: ``unit`` ones (L2-normalised), or raw ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from flowhash.errors import InputError
+from flowhash.learn.gated import gated_distance, gated_product
+from flowhash.networks.embedding import unit_vectors
+
+
+class MetricLoss(nn.Module):
+    """A loss on a batch of embeddings; ``unit`` says whether it works on unit vectors."""
+
+    unit: bool = True
+
+    def forward(self, embeddings: Tensor, labels: Tensor, codes: Tensor | None = None) -> Tensor:
+        """The loss, one number."""
+        raise NotImplementedError
+
+
+class TripletLoss(MetricLoss):
+    """Triplet loss with the paper's semi-hard rule (Eq. 7), over all positive pairs of a batch.
+
+    For each anchor and positive, the negative is the nearest one that is farther than the positive;
+    if there is none, the farthest negative. Without codes the distance is squared Euclidean on unit
+    vectors, with codes it is gated L1 on unit vectors.
+
+    Args:
+        margin: α.
+    """
+
+    unit = True
+
+    def __init__(self, margin: float = 0.3) -> None:
+        super().__init__()
+        self.margin = margin
+
+    def forward(self, embeddings: Tensor, labels: Tensor, codes: Tensor | None = None) -> Tensor:
+        """The mean of [d_ap + α - d_an]₊ over positive pairs; see the class."""
+        unit = unit_vectors(embeddings)
+        if codes is None:
+            distances = (2 - 2 * unit @ unit.t()).clamp(min=0)
+        else:
+            distances = gated_distance(unit, codes)
+        anchors, positives = positive_pairs(labels)
+        rows = distances[anchors]
+        positive = distances[anchors, positives]
+        chosen = semi_hard(rows.detach(), positive.detach(), labels[anchors, None] != labels)
+        negative = rows.gather(1, chosen[:, None]).squeeze(1)
+        return functional.relu(positive + self.margin - negative).mean()
+
+
+def positive_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """All (anchor, positive) of a batch, as two index vectors."""
+    same = labels[:, None] == labels
+    same.fill_diagonal_(False)
+    anchors, positives = same.nonzero(as_tuple=True)
+    if len(anchors) == 0 or bool((labels == labels[0]).all()):
+        raise InputError(
+            f"the batch's {len(labels)} labels make no pair of one class beside another class; "
+            "expected at least two classes and two items of one of them"
+        )
+    return anchors, positives
+
+
+def semi_hard(rows: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
+    """The index of each pair's semi-hard negative: the nearest farther one, else the farthest.
+
+    Args:
+        rows: distances of the pair's anchor to every item [P, B].
+        positive: distance of the pair [P].
+        negatives: which items are of another class [P, B].
+    """
+    beyond = negatives & (rows > positive[:, None])
+    nearest = rows.masked_fill(~beyond, torch.inf).min(1)
+    farthest = rows.masked_fill(~negatives, -torch.inf).argmax(1)
+    return torch.where(torch.isinf(nearest.values), farthest, nearest.indices)
+
+
+class NPairsLoss(MetricLoss):
+    """Npairs (Eq. 8): softmax over a positive and all items of other classes, with a regulariser.
+
+    The batch has two or more items a class. Each ordered positive pair (i, j) is set against all
+    items of other classes. Without codes the similarity is the inner product, with codes it is the
+    negative gated distance, or the masked inner product that the authors' code used.
+
+    Args:
+        regulariser: λ of Eq. 8, on the squared norms of the embeddings before masking.
+        product: use the masked inner product instead of minus the gated distance.
+    """
+
+    unit = False
+
+    def __init__(self, regulariser: float = 0.003, product: bool = False) -> None:
+        super().__init__()
+        self.regulariser = regulariser
+        self.product = product
+
+    def forward(self, embeddings: Tensor, labels: Tensor, codes: Tensor | None = None) -> Tensor:
+        """The mean over positive pairs of -log softmax, plus λ/B Σ ‖f‖²; see the class."""
+        if codes is None:
+            similarities = embeddings @ embeddings.t()
+        elif self.product:
+            similarities = gated_product(embeddings, codes)
+        else:
+            similarities = -gated_distance(embeddings, codes)
+        anchors, positives = positive_pairs(labels)
+        same = labels[:, None] == labels
+        others = similarities.masked_fill(same, -torch.inf).logsumexp(1)
+        positive = similarities[anchors, positives]
+        # -log(e^s / (e^s + Σ e^o)) = softplus(log Σ e^o - s), which does not overflow.
+        pairs = functional.softplus(others[anchors] - positive).mean()
+        return pairs + self.regulariser * embeddings.pow(2).sum(1).mean()
+
+
+class CrossEntropyLoss(MetricLoss):
+    """A classifier on unit embeddings, for stage 1: cosine to one weight vector a class.
+
+    It has weights of its own, which are trained and then left behind.
+
+    Args:
+        classes: how many there are in the data set.
+        outputs: m, the embedding's length.
+        scale: factor on the cosines before the softmax.
+        smoothing: share of the target that is spread over all classes.
+    """
+
+    unit = True
+
+    def __init__(
+        self, classes: int, outputs: int, scale: float = 16.0, smoothing: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, outputs))
+        nn.init.normal_(self.weight)
+        self.scale, self.smoothing = scale, smoothing
+
+    def forward(self, embeddings: Tensor, labels: Tensor, codes: Tensor | None = None) -> Tensor:
+        """The mean cross-entropy; see the class."""
+        if codes is not None:
+            raise InputError("cross-entropy is a loss of stage 1: it has no distance to gate")
+        cosines = unit_vectors(embeddings) @ functional.normalize(self.weight).t()
+        return functional.cross_entropy(
+            self.scale * cosines, labels, label_smoothing=self.smoothing
+        )
+
+
+def _of_library(**given: Any) -> Callable[..., MetricLoss]:
+    """Makes a loss of pytorch-metric-learning, which is imported only then."""
+
+    def make(**options: Any) -> MetricLoss:
+        from flowhash.learn.library import library_loss
+
+        return library_loss(**given, **options)
+
+    return make
+
+
+LOSSES: dict[str, Callable[..., MetricLoss]] = {
+    "triplet": TripletLoss,
+    "npairs": NPairsLoss,
+    "contrastive": _of_library(name="ContrastiveLoss"),
+    "lifted": _of_library(name="LiftedStructureLoss"),
+    "multi-similarity": _of_library(name="MultiSimilarityLoss", similarity=True),
+    "circle": _of_library(name="CircleLoss", similarity=True),
+    "library": _of_library(),
+}
+
+
+def make_loss(name: str, /, **options: Any) -> MetricLoss:
+    """The loss called ``name``, with its options.
+
+    Raises:
+        InputError: no such loss, or no such option.
+    """
+    if name not in LOSSES:
+        raise InputError(f"loss is {name!r}; choose one of {', '.join(map(repr, LOSSES))}")
+    try:
+        return LOSSES[name](**options)
+    except TypeError as error:
+        raise InputError(f"the loss {name!r} cannot take {options}: {error}") from error

@@ -1,0 +1,123 @@
+"""Many processes: who this one is, and a batch of embeddings that all of them share.
+
+Started by ``torchrun``, each process takes its part of the global batch, and all of them see the
+embeddings of the whole: class means, codes and losses are those of one process with that batch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as distributed
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from flowhash.networks import EmbeddingNetwork
+from flowhash.networks.embedding import device_of
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among its fellows."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = CPU
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes files and shows progress."""
+        return self.rank == 0
+
+    def wrap(self, network: EmbeddingNetwork) -> nn.Module:
+        """The network with gradients averaged over processes, or as it is for a single one."""
+        if self.world == 1:
+            return network
+        wrapped: nn.Module = network
+        if self.device.type == "cuda":
+            convert = nn.SyncBatchNorm.convert_sync_batchnorm
+            wrapped = convert(network)  # type: ignore[no-untyped-call]
+        # Networks of others may have weights that their output does not depend on.
+        foreign = network.spec["backbone"]["name"] in ("transformers", "timm", "custom")
+        return DistributedDataParallel(wrapped, find_unused_parameters=foreign)
+
+    def gather(self, embeddings: Tensor) -> Tensor:
+        """The embeddings of the global batch [B, d] from this process's part [B / world, d]."""
+        if self.world == 1:
+            return embeddings
+        made: Tensor = _Gather.apply(embeddings, self.rank, self.world)  # type: ignore[no-untyped-call]
+        return made
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says yes; all of them must ask."""
+        if self.world == 1:
+            return flag
+        votes = torch.tensor([int(flag)], device=self.device)
+        distributed.all_reduce(votes, op=distributed.ReduceOp.MAX)
+        return bool(votes.item())
+
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """The first process of each machine does it before the others, who find it done."""
+        local = int(os.environ.get("LOCAL_RANK", self.rank))
+        if local > 0:
+            self.wait()
+        yield
+        if local == 0:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.world > 1:
+            distributed.barrier()
+
+
+class _Gather(torch.autograd.Function):
+    """All processes' rows, one after the other; the gradient of the own ones goes back.
+
+    Every process computes the same global loss, so its own rows have their full gradient here. DDP
+    then averages over processes what must be summed: the factor makes up for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, rank: int, world: int) -> Tensor:
+        ctx.rank, ctx.world, ctx.count = rank, world, len(rows)
+        parts = [torch.empty_like(rows) for _ in range(world)]
+        distributed.all_gather(parts, rows.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        start = ctx.rank * ctx.count
+        return gradients[0][start : start + ctx.count] * ctx.world, None, None
+
+
+def join(device: str = "auto") -> Processes:
+    """Join the processes that ``torchrun`` started, if it did.
+
+    A group can be joined once in a process's life, so it is left only when the process ends.
+    """
+    chosen = device_of(device)
+    started = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not started and not distributed.is_initialized():
+        return Processes(device=chosen)
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(chosen)
+    if not distributed.is_initialized():
+        distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(_leave)
+    return Processes(distributed.get_rank(), distributed.get_world_size(), chosen)
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -1,0 +1,153 @@
+"""What a training run is told: one frozen record a stage, readable from and to JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowhash.errors import InputError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How the rate changes: ``kind="step"`` multiplies it by ``factor`` at each of ``at``.
+
+    ``kind="cycle"`` rises from a tenth to the full rate over the first ``warm`` of the steps, then
+    falls on a line to nothing: what short trainings want.
+    """
+
+    kind: str = "step"
+    at: tuple[int, ...] = ()
+    factor: float = 0.1
+    warm: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("step", "cycle"):
+            raise InputError(f'the schedule is {self.kind!r}; expected "step" or "cycle"')
+
+    def scale(self, step: int, steps: int) -> float:
+        """The factor on the rate at ``step`` of ``steps``."""
+        if self.kind == "step":
+            return float(self.factor ** sum(step >= milestone for milestone in self.at))
+        top = max(1, round(self.warm * steps))
+        if step < top:
+            return 0.1 + 0.9 * step / top
+        return max(0.0, (steps - step) / max(1, steps - top))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training.
+
+    Attributes:
+        loss: its name; see ``flowhash.learn.losses.LOSSES``, and "cross-entropy" for stage 1.
+        outputs: of the last layer: m in stage 1, d buckets in stage 2.
+        classes: n_c, classes in a batch.
+        items: m, items of each of them.
+        steps: how many batches.
+        loss_options: what the loss is told, such as ``{"margin": 0.3}``.
+        optimiser: "adam", the paper's, or "sgd" with Nesterov momentum.
+        rate: learning rate of the last layer (and of the loss's own weights).
+        backbone_rate: factor on it for the backbone.
+        schedule: how the rate changes.
+        decay: weight decay of the backbone's weights (never of biases or normalisation).
+        head_decay: weight decay of the last layer's weights.
+    """
+
+    loss: str
+    outputs: int
+    classes: int
+    items: int
+    steps: int
+    loss_options: dict[str, Any] = field(default_factory=dict)
+    optimiser: str = "adam"
+    rate: float = 1e-3
+    backbone_rate: float = 1.0
+    schedule: Schedule = field(default_factory=Schedule)
+    decay: float = 0.0
+    head_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("outputs", "classes", "items", "steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value!r}; expected a whole number, one or more")
+        if self.optimiser not in ("adam", "sgd"):
+            raise InputError(f'optimiser is {self.optimiser!r}; expected "adam" or "sgd"')
+        if not self.rate > 0 or self.backbone_rate < 0:
+            raise InputError(
+                f"rate is {self.rate} and backbone_rate {self.backbone_rate}; expected a positive "
+                "rate and a factor of zero or more"
+            )
+
+    @property
+    def batch(self) -> int:
+        """Items in a batch."""
+        return self.classes * self.items
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A whole run: both stages and what they share.
+
+    Attributes:
+        backbone: description of the network; see ``flowhash.networks.build_backbone``.
+        base: stage 1, or None to rank with the items' own vectors (arrays of embeddings only).
+        hash: stage 2, Algorithm 1.
+        active: k.
+        penalty: λ of the class problem (half of the authors' cost step).
+        rank: "base" ranks with the snapshot of stage 1; "hash" with the fine-tuned network's own
+            outputs, so that a query costs one forward pass, not two.
+        augment: of images: ``pad`` pixels before a random crop back, ``flip`` from left to right
+            (not for letters), side of a square to ``cutout``. None for no augmentation.
+        seed: of everything drawn at random.
+        validate_every: steps between two validations.
+        checkpoint_every: steps between two checkpoints.
+        log_every: steps between two lines of ``metrics.jsonl``.
+    """
+
+    backbone: dict[str, Any]
+    base: Stage | None
+    hash: Stage
+    active: int = 1
+    penalty: float = 0.15
+    rank: str = "base"
+    augment: dict[str, Any] | None = field(default_factory=lambda: {"pad": 4, "flip": True})
+    seed: int = 0
+    validate_every: int = 500
+    checkpoint_every: int = 250
+    log_every: int = 50
+
+    def __post_init__(self) -> None:
+        if self.rank not in ("base", "hash"):
+            raise InputError(f'rank is {self.rank!r}; expected "base" or "hash"')
+        if not 1 <= self.active <= self.hash.outputs:
+            raise InputError(
+                f"active is {self.active}; expected 1 to {self.hash.outputs}, the number of buckets"
+            )
+        if self.penalty < 0:
+            raise InputError(f"penalty is {self.penalty}; expected zero or more")
+        for name in ("validate_every", "checkpoint_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; expected one or more steps")
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain dicts and lists."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Settings:
+        """From what ``to_json`` gave."""
+        options = dict(values)
+        for name in ("base", "hash"):
+            if options[name] is not None:
+                options[name] = _stage(options[name])
+        return cls(**options)
+
+
+def _stage(values: Mapping[str, Any]) -> Stage:
+    schedule = dict(values["schedule"])
+    schedule["at"] = tuple(schedule["at"])
+    return Stage(**{**values, "schedule": Schedule(**schedule)})

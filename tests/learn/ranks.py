@@ -1,0 +1,107 @@
+"""What each process of ``tests/learn/test_processes.py`` runs; ``torchrun`` starts it.
+
+``ranks.py FOLDER compare`` trains each case to its end; ``ranks.py FOLDER dead`` lets process 1 die
+in the midst of it. What happened to this process is written to ``FOLDER/RANK.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flowhash.data.labelled import Splits
+from flowhash.errors import TrainingError
+from flowhash.learn import Settings, Stage, train
+from tests.learn.trainer import (
+    clouds,
+    picture_settings,
+    pictures,
+    vector_settings,
+    watched,
+)
+
+STEPS = 8
+
+
+def _pictures() -> tuple[Splits, Settings]:
+    settings = picture_settings(backbone={"name": "nin", "width": 1 / 16, "dropout": 0.0})
+    assert settings.base is not None
+    return pictures(), replace(
+        settings,
+        base=replace(settings.base, steps=STEPS, rate=1e-3),
+        hash=replace(settings.hash, steps=STEPS),
+    )
+
+
+def _vectors() -> tuple[Splits, Settings]:
+    settings = vector_settings(backbone={"name": "mlp", "hidden": [16]}, active=2)
+    assert settings.base is not None
+    return clouds(), replace(
+        settings,
+        base=replace(settings.base, steps=STEPS),
+        # Five classes of two: the middle one is split over both processes.
+        hash=Stage("npairs", 12, 5, 2, STEPS, {"product": True}),
+    )
+
+
+def _frozen() -> tuple[Splits, Settings]:
+    """A backbone that is not trained in the hash stage, and nothing to validate on."""
+    splits, settings = _vectors()
+    return splits, replace(settings, hash=replace(settings.hash, backbone_rate=0.0))
+
+
+CASES: dict[str, Callable[[], tuple[Splits, Settings]]] = {
+    "pictures": _pictures,
+    "vectors": _vectors,
+    "frozen": _frozen,
+}
+
+
+def compare(folder: Path, rank: int) -> dict[str, Any]:
+    """The fingerprints of each case, and of one that process 1 was told to stop in between."""
+    made = {}
+    for name, case in CASES.items():
+        made[name] = train(*case(), folder / name, device="cpu", quiet=True).fingerprint
+    splits, settings = _vectors()
+    if rank == 1:
+        stopped = watched(splits, settings, 5, lambda: os.kill(os.getpid(), signal.SIGINT), 2)
+    else:
+        stopped = splits
+    try:
+        train(stopped, settings, folder / "resumed", device="cpu", quiet=True)
+        made["interrupted"] = False
+    except KeyboardInterrupt:
+        made["interrupted"] = True
+    again = train(splits, settings, folder / "resumed", device="cpu", quiet=True)
+    return {**made, "resumed": again.fingerprint}
+
+
+def dead(folder: Path, rank: int) -> dict[str, Any]:
+    """How this process ends when process 1 is gone."""
+    splits, settings = _vectors()
+    if rank == 1:
+        splits = watched(splits, settings, 7, lambda: os._exit(9), 2)
+    try:
+        train(splits, settings, folder / "run", device="cpu", quiet=True)
+    except TrainingError as error:
+        return {"error": str(error)}
+    return {"error": None}
+
+
+def main() -> None:
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    result = {"compare": compare, "dead": dead}[sys.argv[2]](folder, rank)
+    (folder / f"{rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
