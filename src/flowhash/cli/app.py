@@ -14,7 +14,13 @@ from typing import Annotated
 import typer
 
 from flowhash import __version__
-from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError
+from flowhash.errors import (
+    DamagedFileError,
+    InputError,
+    MissingExtraError,
+    StorageError,
+    TrainingError,
+)
 
 app = typer.Typer(
     name="flowhash",
@@ -54,6 +60,62 @@ def demo(
     from flowhash.cli.demo import show
 
     show(active, penalty)
+
+
+@app.command(
+    epilog="Example:  flowhash fit cifar100 --folder data --preset cpu-cifar100-triplet --out run"
+)
+def fit(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="digits, cifar100, imagenet32, a folder of images (one sub-folder a class), or an "
+            ".npy, .npz or .parquet file.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where cifar100 or imagenet32 is on this machine.")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="The labels beside an .npy file.")] = None,
+    embedding: Annotated[
+        str | None, typer.Option(help="The array or column of vectors in an .npz or .parquet file.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The array or column of labels in it.")] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Pixels that images of a folder are brought to; 32 if not.")
+    ] = None,
+    download: Annotated[bool, typer.Option(help="Download cifar100 into --folder.")] = False,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings by name; without it they suit the data.")
+    ] = None,
+    buckets: Annotated[int | None, typer.Option(help="d, how many buckets.")] = None,
+    active: Annotated[int | None, typer.Option(help="k, buckets of each item.")] = None,
+    penalty: Annotated[float | None, typer.Option(help="λ, what sharing a bucket costs.")] = None,
+    rank: Annotated[
+        str | None, typer.Option(help="base, or hash to rank with the hash network's outputs.")
+    ] = None,
+    flip: Annotated[
+        bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Of the training; splits have their own.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Learn an encoder from labelled data: a base embedding, then its buckets (Algorithm 1).
+
+    Ctrl-C stops it between two steps; the same command goes on where it stopped. On several GPUs or
+    processes: torchrun --nproc-per-node N -m flowhash.cli fit ….
+    """
+    from flowhash.cli.fit import Choices, fit
+
+    choices = Choices(preset, buckets, active, penalty, rank, flip, seed)
+    opening = {
+        "folder": folder, "labels": labels, "embedding": embedding, "label": label, "size": size,
+        "download": download or None,
+    }  # fmt: skip
+    fit(source, opening, out, choices, device, quiet)
 
 
 tables = typer.Typer(
@@ -105,6 +167,9 @@ def run(arguments: Sequence[str]) -> None:
     except (InputError, MissingExtraError) as error:
         print(f"flowhash: {error}", file=sys.stderr)
         sys.exit(2)
+    except TrainingError as error:
+        print(f"flowhash: {error}", file=sys.stderr)
+        sys.exit(1)
     except StorageError as error:
         # No table, or one in use, is the user's mistake; damage or a full disk is not.
         mistake = error.errno is None and not isinstance(error, DamagedFileError)

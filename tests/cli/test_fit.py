@@ -1,0 +1,92 @@
+"""``flowhash fit`` as a person runs it, in processes of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowhash import Encoder
+from tests.cli.test_command import COMMAND, run
+
+
+@pytest.fixture
+def vectors(tmp_path: Path) -> Path:
+    """A file of vectors: three clouds of points."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["ant", "bee", "cat"], 30)
+    centres = rng.normal(size=(3, 8)).repeat(30, 0)
+    path = tmp_path / "items.npz"
+    np.savez(path, embeddings=centres + 0.3 * rng.normal(size=(90, 8)), labels=labels)
+    return path
+
+
+def test_help_has_an_example() -> None:
+    shown = run(COMMAND, "fit", "--help")
+    assert shown.returncode == 0
+    assert "flowhash fit cifar100" in shown.stdout
+    for option in ("--preset", "--buckets", "--active", "--seed", "--device"):
+        assert option in shown.stdout
+
+
+def test_vectors_with_settings_that_suit_them(vectors: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = run(COMMAND, "fit", str(vectors), "--out", str(out), "--buckets", "16", "--active", "2")
+    assert done.returncode == 0, done.stderr
+    assert "of 3 classes to learn from" in done.stdout
+    assert "rank by their own Euclidean distance" in done.stdout
+    encoder = Encoder.load(out / "encoder")
+    assert (encoder.buckets, encoder.active) == (16, 2)
+    assert encoder.class_names == ("ant", "bee", "cat")
+    assert encoder.fingerprint in done.stdout
+    again = run(COMMAND, "fit", str(vectors), "--out", str(out), "--buckets", "16", "--active", "2")
+    assert encoder.fingerprint in again.stdout  # finished: read, not trained again
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("nowhere", "--out", "run"), "neither a data set nor a folder"),
+        (("digits", "--out", "run", "--preset", "cpu"), "choose one of"),
+        (("digits", "--out", "run", "--active", "99", "--buckets", "4"), "active is 99"),
+        (("digits", "--out", "run", "--rank", "both"), 'expected "base" or "hash"'),
+        (("cifar100", "--out", "run"), "folder="),
+        (("digits", "--out", "run", "--device", "tpu"), "expected"),
+    ],
+)
+def test_mistakes_are_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [COMMAND, "fit", *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_leaves_what_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [COMMAND, "fit", "digits", "--preset", "cpu-digits", "--out", str(out)]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    journal = out / "metrics.jsonl"  # its first line comes after 50 steps
+    while process.poll() is None and not (journal.exists() and journal.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate()
+    assert process.returncode == 130, errors
+    assert "the same command goes on" in errors
+    assert "Traceback" not in errors
+    stopped = json.loads((out / "base" / "last.json").read_text())["step"]
+    assert 0 < stopped <= 300
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line and line["stage"] == "base"] == [
+        50, 100, 150, 200, 250, 300,
+    ]  # fmt: skip
