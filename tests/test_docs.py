@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 import flowhash
 
@@ -17,15 +19,31 @@ def python_blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
 
 
-def test_the_readme_examples_run() -> None:
+def test_the_readme_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # one example trains into a folder
     found = []
     for block in python_blocks("README.md"):
         names: dict[str, object] = {}
         exec(compile(block, "README.md", "exec"), names)
         found.append(names["found"])
-    codes, hits = found
+        if "right" in names:
+            assert names["right"].mean() > 0.95  # type: ignore[attr-defined]
+    _, codes, hits = found
     assert codes.certified  # type: ignore[attr-defined]
     assert hits.ids[:, 0].tolist() == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
+
+
+def test_the_examples_of_the_learning_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in python_blocks("docs/learning.md"):
+        exec(compile(block, "docs/learning.md", "exec"), names)
+    assert names["speed_up"] > 5
+    assert names["losses"][-1] < names["losses"][0] / 2
+    assert names["again"].fingerprint == names["encoder"].fingerprint
+    assert len(names["encoded"]) == len(names["splits"].test)
 
 
 def test_the_examples_of_the_table_page_run() -> None:
@@ -34,6 +52,18 @@ def test_the_examples_of_the_table_page_run() -> None:
         exec(compile(block, "docs/table.md", "exec"), names)
     assert names["hits"].payloads[0][0] == {"size": 0}  # type: ignore[attr-defined]
     assert names["speed_up"] > 5  # type: ignore[operator]
+
+
+def test_the_readme_quotes_the_measured_training() -> None:
+    readme = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs/results/cifar100-triplet-two-core.md").read_text()
+    starts = ("| search", "| exhaustive", "| through")
+    rows = [line for line in page.splitlines() if line.startswith(starts)]
+    assert len(rows) == 3
+    for row in rows:
+        assert row in readme
+    (minutes,) = re.findall(r"together \*\*([\d.]+) minutes", page)
+    assert f"in {float(minutes):.0f} minutes" in readme
 
 
 def test_the_bound_in_the_documents_is_the_certificate() -> None:
