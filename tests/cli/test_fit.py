@@ -56,7 +56,7 @@ def test_vectors_with_settings_that_suit_them(vectors: Path, tmp_path: Path) -> 
         (("digits", "--out", "run", "--preset", "cpu"), "choose one of"),
         (("digits", "--out", "run", "--active", "99", "--buckets", "4"), "active is 99"),
         (("digits", "--out", "run", "--rank", "both"), 'expected "base" or "hash"'),
-        (("cifar100", "--out", "run"), "folder="),
+        (("cifar100", "--out", "run"), "Say where it is: --folder FOLDER"),
         (("digits", "--out", "run", "--device", "tpu"), "expected"),
     ],
 )
@@ -90,3 +90,48 @@ def test_an_interrupt_leaves_what_resumes(tmp_path: Path) -> None:
     assert [line["step"] for line in lines if "loss" in line and line["stage"] == "base"] == [
         50, 100, 150, 200, 250, 300,
     ]  # fmt: skip
+
+
+def pictures(folder: Path) -> Path:
+    """Two classes of small images of different sizes."""
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for place, name in enumerate(("dark", "light")):
+        (folder / name).mkdir(parents=True)
+        for number in range(8):
+            pixels = rng.integers(0, 100, (10 + number, 12, 3)) + 150 * place
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_a_broken_image_is_named_before_training(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "photos")
+    (folder / "dark" / "3.png").write_bytes(b"garbage")
+    done = run(COMMAND, "fit", str(folder), "--out", str(tmp_path / "run"))
+    assert done.returncode == 1  # damage, not a mistake
+    assert "3.png" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_messages_speak_of_options(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "photos")
+    (folder / "dark" / "notes.txt").write_text("hello")
+    done = run(COMMAND, "fit", str(folder), "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert "--ignore-other" in done.stderr
+    np.save(tmp_path / "items.npy", np.zeros((4, 2), np.float32))
+    done = run(COMMAND, "fit", str(tmp_path / "items.npy"), "--out", str(tmp_path / "run"))
+    assert "give --labels" in done.stderr
+    words = ("--preset", "cpu-digits", "--out", str(tmp_path / "run"), "--ignore-other")
+    done = run(COMMAND, "fit", str(folder), *words)
+    assert "without one the settings suit the data" in done.stderr
+
+
+def test_objects_are_not_called_damage(tmp_path: Path) -> None:
+    labels = np.array(["a", "b"] * 4, object)
+    np.savez(tmp_path / "items.npz", embeddings=np.zeros((8, 2)), labels=labels)
+    done = run(COMMAND, "fit", str(tmp_path / "items.npz"), "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert "labels holds Python objects" in done.stderr

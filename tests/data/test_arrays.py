@@ -120,7 +120,7 @@ def test_parquet_without_labels_or_damaged(tmp_path: Path) -> None:
 def test_numbers_that_do_not_match_are_told(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", VECTORS)
     np.save(tmp_path / "y.npy", LABELS[:-1])
-    with pytest.raises(InputError, match=r"x\.npy has 40 rows, but .*y\.npy has .*\(39,\)"):
+    with pytest.raises(InputError, match=r"x\.npy has 40 rows, but .*y\.npy have .*\(39,\)"):
         open_data(tmp_path / "x.npy", labels=tmp_path / "y.npy")
     with pytest.raises(InputError, match=r"x\.npy comes without labels"):
         open_data(tmp_path / "x.npy")
@@ -146,12 +146,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     np.save(tmp_path / "o.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(DamagedFileError, match=r"o\.npy"):
         arrays(tmp_path / "o.npy", LABELS)
-    for name, value in (("o.npz", np.array([{}] * COUNT)), ("cut.npz", VECTORS)):
-        np.savez(tmp_path / name, X=value, y=LABELS)
-        if name == "cut.npz":
-            (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
-        with pytest.raises(DamagedFileError, match=name):
-            arrays(tmp_path / name)
+    np.savez(tmp_path / "cut.npz", X=VECTORS, y=LABELS)
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:-9])
+    with pytest.raises(DamagedFileError, match=r"cut\.npz"):
+        arrays(tmp_path / "cut.npz")
+    np.savez(tmp_path / "o.npz", X=np.array([{}] * COUNT), y=LABELS)
+    with pytest.raises(InputError, match=r"o\.npz: X holds Python objects"):
+        arrays(tmp_path / "o.npz")
     with pytest.raises(InputError, match=r"gone\.npy is not a file"):
         arrays(tmp_path / "gone.npy")
     with pytest.raises(InputError, match=r"y\.csv is not an \.npy file"):

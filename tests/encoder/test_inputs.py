@@ -210,7 +210,7 @@ def test_a_batch_has_at_least_one_item(batch_size: Any) -> None:
         (b"bytes", "for one picture pass a list"),
         (Image.new("RGB", (5, 6)), "for one picture pass a list"),
         (3, "items is a int; expected an array"),
-        (None, "items is a NoneType"),
+        (None, "items is None"),
         ([3, 4], "items yields 3; expected pictures"),
         ([{"image": IMAGES[0]}], "items yields a dict with 'image'; .* Take out the entry"),
         (["absent.png", IMAGES[0]], "some items are pictures and others are not"),

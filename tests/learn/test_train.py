@@ -436,6 +436,6 @@ def test_progress_is_said_where_there_is_no_terminal(tmp_path: Path, capsys: Any
     train(clouds(), vector_settings(), tmp_path)
     said = capsys.readouterr().err
     for stage, step in itertools.product(("base", "hash"), (5, 10, 12)):
-        assert f"{stage} step {step}: validation pr1" in said
+        assert f"{stage} step {step}: validation Pr@1" in said
     train(clouds(), vector_settings(), tmp_path / "quiet", quiet=True)
     assert capsys.readouterr().err == ""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.networks import build_backbone
-from flowhash.networks.pretrained import Timm, Transformers
+from flowhash.networks.pretrained import Timm, Transformers, pretrained_preprocessing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 transformers: Any = pytest.importorskip("transformers")
@@ -179,3 +181,31 @@ def test_without_transformers_the_message_names_the_extra(monkeypatch: Any, tmp_
     without(monkeypatch, "transformers", tmp_path, None)
     with pytest.raises(MissingExtraError, match=r"flowhash\[transformers\]"):
         Transformers("google/vit-base-patch16-224")
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({"size": {"height": 20, "width": 24}}, (20, 24)),
+        ({"size": {"shortest_edge": 30}, "do_center_crop": True, "crop_size": 16}, (16, 16)),
+        ({"size": {"shortest_edge": 30}, "do_center_crop": False, "crop_size": 16}, (30, 30)),
+    ],
+)
+def test_images_are_prepared_as_the_model_was_trained(
+    settings: dict[str, Any], size: tuple[int, int], tmp_path: Path
+) -> None:
+    record = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.25, 0.125], **settings}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(record))
+    made = pretrained_preprocessing(str(tmp_path))
+    assert made.size == size
+    images = np.full((1, *size, 3), 51, np.uint8)
+    expected = (51 / 255 - np.array([0.1, 0.2, 0.3])) / np.array([0.5, 0.25, 0.125])
+    np.testing.assert_allclose(made(images)[0, :, 0, 0], expected, atol=1e-6)
+
+
+def test_a_model_that_does_not_say_how_its_images_are_prepared(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="preprocessor_config"):
+        pretrained_preprocessing(str(tmp_path))
+    (tmp_path / "preprocessor_config.json").write_text('{"size": 16}')
+    with pytest.raises(InputError, match="image_mean"):
+        pretrained_preprocessing(str(tmp_path))

@@ -86,9 +86,16 @@ def fit(
     size: Annotated[
         int | None, typer.Option(help="Pixels that images of a folder are brought to; 32 if not.")
     ] = None,
+    ignore_other: Annotated[
+        bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")
+    ] = False,
     download: Annotated[bool, typer.Option(help="Download cifar100 into --folder.")] = False,
     preset: Annotated[
-        str | None, typer.Option(help="Settings by name; without it they suit the data.")
+        str | None,
+        typer.Option(
+            help="Settings by name, for cifar100, imagenet32 and digits: paper-DATA-LOSS or "
+            "cpu-DATA-LOSS with npairs or triplet, cpu-digits. Without it they suit the data."
+        ),
     ] = None,
     buckets: Annotated[int | None, typer.Option(help="d, how many buckets.")] = None,
     active: Annotated[int | None, typer.Option(help="k, buckets of each item.")] = None,
@@ -113,7 +120,7 @@ def fit(
     choices = Choices(preset, buckets, active, penalty, rank, flip, seed)
     opening = {
         "folder": folder, "labels": labels, "embedding": embedding, "label": label, "size": size,
-        "download": download or None,
+        "download": download, "ignore_other": ignore_other,
     }  # fmt: skip
     fit(source, opening, out, choices, device, quiet)
 

@@ -85,12 +85,19 @@ def map_npz(path: Path, key: str) -> NDArray[Any] | None:
             shape, is_fortran, dtype = _npy_header(file)
             offset = file.tell()
             size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            if dtype.hasobject or offset + size != start + entry.file_size:
+            if dtype.hasobject:
+                raise InputError(
+                    f"{path}: {key} holds Python objects, which are not read; save it as text or "
+                    "numbers, for example values.astype(str)"
+                )
+            if offset + size != start + entry.file_size:
                 raise ValueError(f"{key}.npy does not have the size that its header tells")
         if size == 0:
             return np.zeros(shape, dtype)
         order: Any = "F" if is_fortran else "C"
         return np.asarray(np.memmap(path, dtype, "r", offset, shape, order))
+    except InputError:
+        raise
     except (ValueError, EOFError, OSError, KeyError, struct.error, zipfile.BadZipFile) as error:
         raise damaged_npz(path, error) from error
 

@@ -56,6 +56,11 @@ class LabelledItems:
     def __len__(self) -> int:
         return len(self.items)
 
+    def __repr__(self) -> str:
+        return (
+            f"LabelledItems({self.source}: {len(self)} {self.items.kind}, {self.classes} classes)"
+        )
+
     @property
     def classes(self) -> int:
         """How many classes there are; some may have no item in this split."""
@@ -88,6 +93,14 @@ class Splits:
     validation: LabelledItems
     test: LabelledItems | None
     preprocessing: Preprocessing
+
+    def __repr__(self) -> str:
+        tested = "no" if self.test is None else len(self.test)
+        return (
+            f"Splits({self.train.source}: {len(self.train)} {self.preprocessing.kind} of "
+            f"{self.train.classes} classes to learn from, {len(self.validation)} to validate on, "
+            f"{tested} to test)"
+        )
 
 
 def split_in_three(

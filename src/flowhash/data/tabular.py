@@ -77,7 +77,7 @@ def labelled_arrays(
     values = np.asarray(found_labels)
     if values.ndim != 1 or len(values) != len(found):
         raise InputError(
-            f"{source} has {len(found)} rows, but {label_source} has labels of shape "
+            f"{source} has {len(found)} rows, but the labels of {label_source} have shape "
             f"{values.shape}; expected one label for each row"
         )
     numbers, names = number_classes(values, label_source)

@@ -106,10 +106,11 @@ def read_encoder(
 def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     if not path.is_file():
-        raise InputError(
-            f"{folder} holds no encoder: there is no {RECORD} in it; give the folder that "
-            "Encoder.save wrote"
-        )
+        inside = folder / "encoder"
+        advice = "give the folder that Encoder.save wrote"
+        if (inside / RECORD).is_file():
+            advice = f"it is a training's folder, whose encoder is {inside}"
+        raise InputError(f"{folder} holds no encoder: there is no {RECORD} in it; {advice}")
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise InputError(

@@ -26,7 +26,7 @@ from flowhash.learn.processes import Processes
 from flowhash.learn.progress import Progress
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.trouble import explained, refuse_infinite
-from flowhash.learn.validate import Best
+from flowhash.learn.validate import Best, in_words
 from flowhash.networks import EmbeddingNetwork
 
 
@@ -72,7 +72,7 @@ def run(
     state = _resume(checkpoints.load("last"), job, optimiser)
     if state.step < job.stage.steps:
         loop = _Loop(job, settings, folder, processes, checkpoints, optimiser, state, quiet)
-        with torch.random.fork_rng(), explained(checkpoints, processes, job.stage.batch):
+        with explained(checkpoints, processes, job.stage.batch):
             loop.train()
     processes.wait()
     best = checkpoints.load("best") or checkpoints.load("last")
@@ -214,8 +214,7 @@ class _Loop:
         if self.journal is not None and self.job.validate is not None:
             values = self.job.validate(self.job.network)
             self.journal.write(self.job.name, self.state.step, {"validation": True, **values})
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in values.items())
-            self.progress.say(f"{self.job.name} step {self.state.step}: validation {shown}")
+            self.progress.say(f"{self.job.name} step {self.state.step}: {in_words(values)}")
             if self.state.best.improves(values):
                 self._save("best")
         self.processes.wait()

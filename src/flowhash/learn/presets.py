@@ -129,7 +129,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
 
     Vectors rank as they are, and a dense layer learns the buckets. Images get the small residual
     network, cross-entropy first, then Algorithm 1. Batches have two to eight items of up to 64
-    classes, and the steps see each item some 40 times, at least 600 steps and at most 6,000.
+    classes, and the steps see each item some 40 times, at least 200 steps and at most 6,000.
 
     Args:
         splits: the data set.
@@ -144,7 +144,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     wanted = buckets or max(32, 2 ** math.ceil(math.log2(2 * len(sizes))))
     classes = min(64, len(sizes))
     items = int(max(2, min(8, sizes.min(), 128 // classes)))
-    steps = int(np.clip(40 * len(train) // (classes * items), 600, 6000))
+    steps = int(np.clip(40 * len(train) // (classes * items), 200, 6000))
     hashing = Stage(
         loss="triplet",
         loss_options={"margin": 1.0},
@@ -154,7 +154,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
         steps=steps,
         schedule=Schedule("cycle"),
     )
-    every: dict[str, Any] = {"validate_every": max(100, steps // 6), "checkpoint_every": 200}
+    every: dict[str, Any] = {"validate_every": max(50, steps // 6), "checkpoint_every": 200}
     if splits.preprocessing.kind == "vectors":
         network: dict[str, Any] = {"name": "mlp", "hidden": [512]}
         return Settings(network, None, hashing, active=active, penalty=0.5, augment=None, **every)
@@ -172,7 +172,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     )
     height = min(splits.preprocessing.size or (32, 32))
     network = {"name": "residual", "stem": 1 if height <= 48 else 2 if height <= 96 else 4}
-    hashing = dataclasses.replace(hashing, steps=max(400, steps // 3), backbone_rate=0.1)
+    hashing = dataclasses.replace(hashing, steps=max(200, steps // 3), backbone_rate=0.1)
     return Settings(network, base, hashing, active=active, penalty=0.5, **every)
 
 

@@ -82,6 +82,18 @@ class Validation:
         return values
 
 
+def in_words(values: dict[str, Any]) -> str:
+    """A validation as a person reads it."""
+    words = [f"validation Pr@1 {100 * values['pr1']:.2f} %"]
+    if "empty_buckets" in values:
+        words.append(f"SUF {values['suf']:.1f}")
+        if "nmi" in values:
+            words.append(f"NMI {100 * values['nmi']:.1f} %")
+        words.append(f"largest bucket {100 * values['largest_bucket']:.1f} % of the items")
+        words.append(f"{100 * values['empty_buckets']:.0f} % of the buckets empty")
+    return ", ".join(words)
+
+
 @dataclass
 class Best:
     """The best validation so far."""

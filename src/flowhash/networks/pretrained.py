@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
+from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 
@@ -101,3 +103,47 @@ class Timm(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Features [n, features] of pixels [n, 3, height, width]."""
         return self.network(pixels)  # type: ignore[no-any-return]
+
+
+def pretrained_preprocessing(model: str) -> Preprocessing:
+    """What a model of transformers was trained on: size, scale, mean and spread of its images.
+
+    Open a folder of images with its ``size`` and put it in place of the one fitted there::
+
+        fitting = pretrained_preprocessing("facebook/dinov2-small")
+        splits = replace(image_folder("photos", size=fitting.size), preprocessing=fitting)
+
+    Args:
+        model: name on the hub, or a local folder with its ``preprocessor_config.json``.
+
+    Raises:
+        InputError: there is no such file, or it does not say enough.
+    """
+    base = require("transformers.image_processing_base", "transformers")
+    try:
+        settings, _ = base.ImageProcessingMixin.get_image_processor_dict(model)
+        size = settings.get("crop_size") if settings.get("do_center_crop") else None
+        height, width = _pixels(size or settings["size"])
+        scale = settings.get("rescale_factor", 1 / 255) if settings.get("do_rescale", True) else 1.0
+        mean, std = (0.0, 1.0)
+        if settings.get("do_normalize", True):
+            mean, std = settings["image_mean"], settings["image_std"]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{model!r} does not say how its images are prepared: {error!r}. Expected a "
+            "preprocessor_config.json with size, image_mean and image_std"
+        ) from error
+    return Preprocessing(
+        "images",
+        (height, width),
+        float(scale),
+        np.array(mean, np.float32),
+        np.array(std, np.float32),
+    )
+
+
+def _pixels(size: Any) -> tuple[int, int]:
+    if isinstance(size, int):
+        return size, size
+    edge = size.get("shortest_edge")
+    return (int(edge), int(edge)) if edge else (int(size["height"]), int(size["width"]))
