@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from flowhash.data.labelled import Splits
@@ -55,13 +56,34 @@ def _vectors() -> tuple[Splits, Settings]:
 def _frozen() -> tuple[Splits, Settings]:
     """A backbone that is not trained in the hash stage, and nothing to validate on."""
     splits, settings = _vectors()
-    return splits, replace(settings, hash=replace(settings.hash, backbone_rate=0.0))
+    nothing = splits.validation.subset(np.arange(0))
+    frozen = replace(settings, hash=replace(settings.hash, backbone_rate=0.0))
+    return replace(splits, validation=nothing), frozen
+
+
+def _unused() -> tuple[Splits, Settings]:
+    """A network of others, with weights that its output does not depend on: the pooler's."""
+    config = {
+        "model_type": "vit", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 8, "image_size": 8, "patch_size": 4,
+    }  # fmt: skip
+    splits, settings = _pictures()
+    backbone = {"name": "transformers", "pool": "mean", "config": config}
+    assert settings.base is not None
+    # Adam would make steps of gradients that are rounding only: a key's bias has no effect.
+    return splits, replace(
+        settings,
+        backbone=backbone,
+        base=replace(settings.base, optimiser="sgd"),
+        hash=replace(settings.hash, optimiser="sgd"),
+    )
 
 
 CASES: dict[str, Callable[[], tuple[Splits, Settings]]] = {
     "pictures": _pictures,
     "vectors": _vectors,
     "frozen": _frozen,
+    "unused": _unused,
 }
 
 

@@ -41,7 +41,7 @@ def two_processes(folder: Path, what: str) -> int:
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     try:
-        return launcher.wait(120)  # against hanging only
+        return launcher.wait(600)  # against hanging only
     except subprocess.TimeoutExpired:
         launcher.terminate()
         launcher.wait(60)

@@ -84,7 +84,8 @@ def fit(
     ] = None,
     label: Annotated[str | None, typer.Option(help="The array or column of labels in it.")] = None,
     size: Annotated[
-        int | None, typer.Option(help="Pixels that images of a folder are brought to; 32 if not.")
+        int | None,
+        typer.Option(help="Height and width that images in a folder get; 32 unless told."),
     ] = None,
     ignore_other: Annotated[
         bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")
@@ -93,8 +94,9 @@ def fit(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Settings by name, for cifar100, imagenet32 and digits: paper-DATA-LOSS or "
-            "cpu-DATA-LOSS with npairs or triplet, cpu-digits. Without it they suit the data."
+            help="Settings by name: cpu-cifar100-LOSS, paper-cifar100-LOSS or "
+            "paper-imagenet32-LOSS, with npairs or triplet, or cpu-digits. Without it they suit "
+            "the data."
         ),
     ] = None,
     buckets: Annotated[int | None, typer.Option(help="d, how many buckets.")] = None,
