@@ -35,8 +35,8 @@ Written by the command below; do not edit by hand. Machine: {machine}, torch {to
 {command}
 ```
 
-Each of the 10,000 test images is searched among the other 9,999, seed {seed}. Nothing was chosen on
-them: checkpoints are picked on 5,000 validation images, training sees the other 45,000.
+Each of the 10,000 test images is searched among the other 9,999, seed {seed}, one run. Checkpoints
+are picked on 5,000 validation images, training sees the other 45,000.
 
 | search | Pr@1 | Pr@4 | Pr@16 | SUF | NMI |
 |---|---:|---:|---:|---:|---:|

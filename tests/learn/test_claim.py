@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from flowhash.data.tabular import arrays
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import make_loss, train
+from flowhash.learn.coder import Coder
 from tests.learn.trainer import clouds, vector_settings
 
 
@@ -86,7 +88,17 @@ def test_a_base_brings_its_preprocessing(tmp_path: Path) -> None:
     np.testing.assert_allclose(one.embeddings, two.embeddings, rtol=1e-5)
 
 
-def test_the_solvers_share_is_a_share_wherever_validations_fall(tmp_path: Path) -> None:
+def test_the_solvers_share_is_a_share_wherever_validations_fall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solve = Coder.codes
+
+    def slowly(self: Coder, *arguments: Any) -> Any:
+        time.sleep(0.02)  # nearly all of a step: counted for too few of them it is more than one
+        self.seconds += 0.02
+        return solve(self, *arguments)
+
+    monkeypatch.setattr(Coder, "codes", slowly)
     settings = vector_settings(validate_every=7, log_every=4)
     train(clouds(), settings, tmp_path, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -98,7 +98,7 @@ def _settled(splits: Splits) -> Iterator[None]:
     """Leave the caller's random numbers alone, and train on vectors with one thread.
 
     The matrices of a dense layer are so small that several threads mostly wait for each other: on a
-    busy machine they took ten times as long as one.
+    busy machine two took several times as long as one.
     """
     threads = torch.get_num_threads()
     try:
