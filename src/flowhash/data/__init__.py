@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flowhash.data.preprocess import Preprocessing
     from flowhash.data.split import stratified
     from flowhash.data.tabular import arrays
+    from flowhash.data.unseen import unseen_classes
 
 _ROOMS = {
     "Augmentation": "augment",
@@ -39,6 +40,7 @@ _ROOMS = {
     "open_pairs": "pairing",
     "open_data": "opening",
     "stratified": "split",
+    "unseen_classes": "unseen",
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "open_data",
     "open_pairs",
     "stratified",
+    "unseen_classes",
 ]
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from flowhash.learn.presets import PRESETS, preset, suggest
     from flowhash.learn.sampler import ClassBalancedSampler, PairSampler
     from flowhash.learn.settings import Schedule, Settings, Stage
-    from flowhash.learn.train import train
+    from flowhash.learn.train import train, train_base
 
 # Where each public name lives; loaded when first used, so that a sampler needs no torch.
 _HOMES = {
@@ -34,6 +34,7 @@ _HOMES = {
     "Settings": "settings",
     "Stage": "settings",
     "train": "train",
+    "train_base": "train",
 }
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "preset",
     "suggest",
     "train",
+    "train_base",
 ]
 
 

@@ -54,6 +54,8 @@ class Stage:
         schedule: how the rate changes.
         decay: weight decay of the backbone's weights (never of biases or normalisation).
         head_decay: weight decay of the last layer's weights.
+        start: of stage 2's last layer: "random", the paper's, or "classes", which begins with
+            outputs of its own for each class; see ``flowhash.learn.start``.
     """
 
     loss: str
@@ -68,6 +70,7 @@ class Stage:
     schedule: Schedule = field(default_factory=Schedule)
     decay: float = 0.0
     head_decay: float = 0.0
+    start: str = "random"
 
     def __post_init__(self) -> None:
         for name in ("outputs", "classes", "items", "steps"):
@@ -76,6 +79,8 @@ class Stage:
                 raise InputError(f"{name} is {value!r}; expected a whole number, one or more")
         if self.optimiser not in ("adam", "sgd"):
             raise InputError(f'optimiser is {self.optimiser!r}; expected "adam" or "sgd"')
+        if self.start not in ("random", "classes"):
+            raise InputError(f'start is {self.start!r}; expected "random" or "classes"')
         if not self.rate > 0 or self.backbone_rate < 0:
             raise InputError(
                 f"rate is {self.rate} and backbone_rate {self.backbone_rate}; expected a positive "

@@ -1,0 +1,192 @@
+"""The two stages of a run: their networks, batches, losses and validation, made from settings."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flowhash.data.augment import Augmentation
+from flowhash.data.labelled import LabelledItems, Splits
+from flowhash.encoder import Encoder
+from flowhash.errors import InputError
+from flowhash.learn.batches import Batches, Sampler, WithLabels
+from flowhash.learn.checkpoint import Checkpoints
+from flowhash.learn.coder import Coder
+from flowhash.learn.loop import Job, run
+from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, make_loss
+from flowhash.learn.processes import Processes
+from flowhash.learn.sampler import ClassBalancedSampler, PairSampler, share
+from flowhash.learn.settings import Settings, Stage
+from flowhash.learn.start import class_directions, start_at_classes
+from flowhash.learn.validate import Validation, embed
+from flowhash.networks import EmbeddingNetwork, build_backbone
+from flowhash.networks.build import VECTOR_BACKBONES
+from flowhash.networks.vectors import Plain
+
+BASE, HASH = 1, 2  # numbers of the stages, for seeds
+
+
+class Stages:
+    """What both stages of one run share."""
+
+    def __init__(
+        self,
+        splits: Splits,
+        settings: Settings,
+        folder: Path,
+        processes: Processes,
+        pairs: NDArray[Any] | None,
+        quiet: bool,
+        directions: NDArray[Any] | None = None,
+    ) -> None:
+        self.splits, self.settings, self.folder = splits, settings, folder
+        self.processes, self.pairs, self.quiet = processes, pairs, quiet
+        self.directions = directions
+
+    def check(
+        self, base: Encoder | EmbeddingNetwork | None, numbers: tuple[int, ...] = (BASE, HASH)
+    ) -> None:
+        """Refuse what does not fit the data now, not after an hour of stage 1."""
+        if HASH in numbers and self.settings.hash.loss == "cross-entropy":
+            raise InputError(
+                "the loss of the hash stage is cross-entropy, which has no distance to gate; "
+                "choose another for it"
+            )
+        for number, stage in ((BASE, self.settings.base), (HASH, self.settings.hash)):
+            given = number == BASE and base is not None
+            if stage is None or given or number not in numbers:
+                continue
+            self._loss(stage)
+            share(self._sampler(self.splits.train, stage, number).batch(0)[0], 0, self._world)
+
+    @property
+    def _world(self) -> int:
+        return self.processes.world
+
+    def base(
+        self, backbone: nn.Module | None, base: Encoder | EmbeddingNetwork | None
+    ) -> tuple[EmbeddingNetwork, dict[str, Any]]:
+        """The base network, trained here or given, and the record of its training."""
+        stage = self.settings.base
+        if base is not None:
+            network = base.base if isinstance(base, Encoder) else base
+            if network is None:
+                raise InputError(
+                    "the encoder given as base ranks with its hash network; it has none"
+                )
+            return copy.deepcopy(network).to(self.processes.device), {}
+        if stage is None:
+            return self._as_is(), {}
+        loss = self._loss(stage)
+        network = EmbeddingNetwork(self._backbone(backbone), stage.outputs, loss.unit)
+        network = network.to(self.processes.device)
+        job = Job("base", stage, network, loss, self._batches(stage, BASE))
+        job.validate = self._validation(stage, None, None)
+        return network, self._train(job)
+
+    def hash(
+        self, base: EmbeddingNetwork, backbone: nn.Module | None, record: dict[str, Any]
+    ) -> EmbeddingNetwork:
+        """Algorithm 1: a copy of the base network with a new last layer, learned with its codes."""
+        stage, settings = self.settings.hash, self.settings
+        torch.manual_seed(settings.seed + 1)  # the same head, whether stage 1 ran here or before
+        loss = self._loss(stage)
+        # Vectors that rank as they are have no network to start from.
+        plain = isinstance(base.backbone, Plain) and isinstance(base.head, nn.Identity)
+        features = self._backbone(backbone) if plain else copy.deepcopy(base.backbone)
+        for parameter in features.parameters():  # encoders and frozen stages hold them still
+            parameter.requires_grad_(True)
+        network = EmbeddingNetwork(features, stage.outputs, loss.unit).to(self.processes.device)
+        if stage.start == "classes":
+            directions = self._directions(base)
+            start_at_classes(network, base, directions, settings.active)
+        job = Job("hash", stage, network, loss, self._batches(stage, HASH))
+        job.coder = Coder(settings.active, settings.penalty)
+        ranker = base if settings.rank == "base" else None
+        job.validate = self._validation(stage, settings.active, ranker)
+        job.before = record.get("journal", 0)
+        self._train(job)
+        return network
+
+    def _directions(self, base: EmbeddingNetwork) -> Tensor:
+        """Of the classes in the base embedding: given, stage 1's classifier, or class means."""
+        if self.directions is not None:
+            return torch.from_numpy(np.asarray(self.directions, np.float32))
+        stage, trained = self.settings.base, Checkpoints(self.folder / "base").load("best")
+        if trained is not None and stage is not None and stage.loss == "cross-entropy":
+            return nn.functional.normalize(trained.part("loss")["weight"])
+        return class_directions(base, self.splits.train, self.splits.preprocessing)
+
+    def _train(self, job: Job) -> dict[str, Any]:
+        return run(job, self.settings, self.folder, self.processes, self.quiet)
+
+    def _loss(self, stage: Stage) -> MetricLoss:
+        if stage.loss == "cross-entropy":
+            if self.pairs is not None:
+                raise InputError(
+                    "the loss is cross-entropy, which tells classes apart, but the data are pairs; "
+                    "choose triplet or npairs"
+                )
+            options = stage.loss_options
+            loss: MetricLoss = CrossEntropyLoss(self.splits.train.classes, stage.outputs, **options)
+        else:
+            loss = make_loss(stage.loss, **stage.loss_options)
+        return loss.to(self.processes.device)
+
+    def _backbone(self, given: nn.Module | None) -> nn.Module:
+        if given is not None:
+            return copy.deepcopy(given)
+        spec = dict(self.settings.backbone)
+        if spec.get("name") in VECTOR_BACKBONES:
+            spec["inputs"] = self._length()
+        return build_backbone(spec)
+
+    def _length(self) -> int:
+        if self.splits.preprocessing.kind != "vectors":
+            raise InputError(
+                f"the backbone {self.settings.backbone['name']!r} takes vectors, but the data set "
+                "holds images; choose nin, residual, transformers or timm"
+            )
+        return int(self.splits.train.take(np.zeros(1, np.int64)).shape[1])
+
+    def _as_is(self) -> EmbeddingNetwork:
+        """No base network: vectors rank as they are."""
+        if self.splits.preprocessing.kind != "vectors":
+            raise InputError(
+                "there is no base stage, so that items rank as they are, but the data set holds "
+                "images; give settings with a base stage, or base="
+            )
+        return EmbeddingNetwork(build_backbone({"name": "linear", "inputs": self._length()}), None)
+
+    def _batches(self, stage: Stage, number: int) -> Batches:
+        data, settings, processes = self.splits.train, self.settings, self.processes
+        augmentation = None if settings.augment is None else Augmentation(**settings.augment)
+        return Batches(
+            data, self.splits.preprocessing, self._sampler(data, stage, number), augmentation,
+            (settings.seed, number), processes.rank, processes.world,
+        )  # fmt: skip
+
+    def _sampler(self, data: LabelledItems, stage: Stage, number: int) -> Sampler:
+        seed = self.settings.seed * 2 + number
+        if self.pairs is not None:
+            return PairSampler(self.pairs, stage.batch // 2, seed)
+        balanced = ClassBalancedSampler(data.labels, stage.classes, stage.items, seed)
+        return WithLabels(balanced, data.labels)
+
+    def _validation(
+        self, stage: Stage, active: int | None, ranker: EmbeddingNetwork | None
+    ) -> Validation | None:
+        data = self.splits.validation
+        if len(data) < 2:
+            return None
+        preprocessing, device = self.splits.preprocessing, self.processes.device
+        ranking = None
+        if ranker is not None and self.processes.first:  # the others wait while it validates
+            ranking = embed(ranker, data, preprocessing, device, stage.batch)
+        return Validation(data, preprocessing, device, active, ranking, stage.batch)

@@ -1,0 +1,77 @@
+"""Where the hash network's last layer starts: at random, or at the classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from flowhash.data.labelled import LabelledItems
+from flowhash.data.preprocess import Preprocessing
+from flowhash.errors import InputError
+from flowhash.learn.validate import embed
+from flowhash.networks import EmbeddingNetwork
+
+SAMPLE = 64  # items of a class whose mean is taken, at most
+QUIET = 0.1  # factor on the outputs that no class starts at
+
+
+def start_at_classes(
+    network: EmbeddingNetwork,
+    base: EmbeddingNetwork,
+    directions: Tensor,
+    active: int,
+) -> None:
+    """Give each class outputs that are large for it: products with its direction in the base.
+
+    A class gets as many outputs as there are for each, at most k, so that its items begin with a
+    code of their own; Algorithm 1 goes on from there. What is left starts small, at random.
+
+    Args:
+        network: the hash network; its last layer is set. Its backbone is a copy of the base's.
+        base: with a linear last layer.
+        directions: of the classes in the base embedding [classes, m].
+        active: k.
+
+    Raises:
+        InputError: fewer outputs than classes, or no last layer to start from.
+    """
+    classes = len(directions)
+    if network.outputs < classes:
+        raise InputError(
+            f'start is "classes", but there are {classes} classes for {network.outputs} '
+            'buckets; choose as many buckets at least, or start="random"'
+        )
+    if not isinstance(base.head, nn.Linear) or not isinstance(network.head, nn.Linear):
+        raise InputError(
+            'start is "classes", but the base ranks by vectors as they are; choose start="random"'
+        )
+    if directions.shape[1] != base.outputs:
+        raise InputError(
+            f"the directions of the classes have {directions.shape[1]} numbers; expected "
+            f"{base.outputs}, as the base embedding has"
+        )
+    directions = directions.to(base.head.weight)
+    copies = min(active, network.outputs // classes)
+    with torch.no_grad():
+        network.head.weight *= QUIET
+        for copy in range(copies):
+            rows = slice(copy * classes, (copy + 1) * classes)
+            network.head.weight[rows] += directions @ base.head.weight
+            network.head.bias[rows] = directions @ base.head.bias
+
+
+def class_directions(
+    base: EmbeddingNetwork, data: LabelledItems, preprocessing: Preprocessing
+) -> Tensor:
+    """The mean base embedding of each class that is there, at length one [classes, outputs]."""
+    order = np.argsort(data.labels, kind="stable")
+    starts = np.flatnonzero(np.diff(data.labels[order], prepend=-1))
+    chosen = [part[:: max(1, len(part) // SAMPLE)][:SAMPLE] for part in np.split(order, starts[1:])]
+    made = embed(
+        base, data.subset(np.concatenate(chosen)), preprocessing, next(base.parameters()).device
+    )
+    ends = np.cumsum([len(part) for part in chosen])[:-1]
+    means = np.stack([part.mean(axis=0) for part in np.split(made, ends)])
+    lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+    return torch.from_numpy(np.asarray(means / lengths, np.float32))

@@ -1,0 +1,120 @@
+"""Buckets as groups of items: how much they tell of the classes, and what chance would do.
+
+Information is computed from counts [classes, d]: how many items of each class each bucket has.
+"""
+
+from __future__ import annotations
+
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.errors import InputError
+from flowhash.extras import require
+
+
+def normalised_information(counts: NDArray[np.int64]) -> float:
+    """Normalised mutual information of buckets and classes, by the mean of their entropies.
+
+    Args:
+        counts: items of each class in each bucket [classes, d].
+
+    Returns:
+        0 to 1; 1 also where there is one class and one bucket, as scikit-learn has it.
+
+    Example:
+        >>> normalised_information(np.array([[5, 0], [0, 5]]))
+        1.0
+    """
+    information, entropies = _information(counts)
+    return 1.0 if entropies == 0 else max(0.0, 2 * information / entropies)
+
+
+def adjusted_information(counts: NDArray[np.int64]) -> float:
+    """Mutual information above what chance gives, over the most that it could be.
+
+    Unlike the normalised one it does not grow with the number of buckets alone. It is
+    scikit-learn's.
+
+    Args:
+        counts: items of each class in each bucket [classes, d].
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+    """
+    metrics = require("sklearn.metrics", "evaluate")
+    classes, buckets = np.nonzero(counts)
+    times = counts[classes, buckets]
+    found = metrics.adjusted_mutual_info_score(np.repeat(classes, times), np.repeat(buckets, times))
+    return float(found)
+
+
+def purity(counts: NDArray[np.int64]) -> float:
+    """The share of items that have the most frequent class of their bucket.
+
+    Args:
+        counts: items of each class in each bucket [classes, d].
+    """
+    return float(counts.max(axis=0).sum() / max(1, counts.sum()))
+
+
+def bucket_nmi(buckets: NDArray[np.int32], labels: NDArray[np.int64]) -> float:
+    """:func:`normalised_information` of one bucket and one class an item, both [n]."""
+    _, rows = np.unique(labels, return_inverse=True)
+    _, columns = np.unique(buckets, return_inverse=True)
+    counts = np.zeros((rows.max() + 1, columns.max() + 1), np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    return normalised_information(counts)
+
+
+def expected_speed_up(buckets: int, active: int) -> float:
+    """E[SUF] if the codes of all items are independent and even (Eq. 9).
+
+    It is no bound: codes that follow classes can do better.
+
+    Args:
+        buckets: d.
+        active: k.
+
+    Example:
+        >>> expected_speed_up(64, 1)
+        64.0
+    """
+    return 1 / _shares_one(buckets, active)
+
+
+def scanned_variance(items: int, buckets: int, active: int) -> float:
+    """V[N_q], the variance of the number of items a query scans, under the same assumption.
+
+    Args:
+        items: n, in the table, the query among them.
+        buckets: d.
+        active: k.
+    """
+    share = _shares_one(buckets, active)
+    return (items - 1) * share * (1 - share)
+
+
+def _shares_one(buckets: int, active: int) -> float:
+    """How likely two codes share a bucket: 1 - C(d-k, k) / C(d, k)."""
+    if not 1 <= active <= buckets:
+        raise InputError(f"active is {active}; expected 1 to {buckets}, the number of buckets")
+    return 1 - comb(buckets - active, active) / comb(buckets, active)
+
+
+def _information(counts: NDArray[np.int64]) -> tuple[float, float]:
+    """Mutual information, and both entropies together."""
+    total = counts.sum()
+    row_share = counts.sum(axis=1) / total
+    column_share = counts.sum(axis=0) / total
+    rows, columns = np.nonzero(counts)
+    share = counts[rows, columns] / total
+    expected = row_share[rows] * column_share[columns]
+    information = float((share * np.log(share / expected)).sum())
+    return information, _entropy(row_share) + _entropy(column_share)
+
+
+def _entropy(share: NDArray[np.float64]) -> float:
+    held = share[share > 0]
+    return -float((held * np.log(held)).sum())
