@@ -47,6 +47,13 @@ class Journal:
             self._board.close()
 
 
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The lines that were written; none where there is no file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def _board(folder: Path) -> Any:
     try:
         importlib.import_module("tensorboard")

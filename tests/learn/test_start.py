@@ -1,0 +1,120 @@
+"""Stage 1 alone, and a hash stage that starts at the classes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from flowhash.encoder import Encoder
+from flowhash.errors import InputError
+from flowhash.learn import Stage, train, train_base
+from flowhash.learn.checkpoint import Checkpoints
+from flowhash.learn.start import class_directions, start_at_classes
+from flowhash.networks import EmbeddingNetwork, build_backbone
+from tests.learn.trainer import clouds, lines, vector_settings
+
+
+def network(inputs: int, outputs: int) -> EmbeddingNetwork:
+    return EmbeddingNetwork(build_backbone({"name": "linear", "inputs": inputs}), outputs, True)
+
+
+@pytest.mark.parametrize(("active", "copies"), [(1, 1), (2, 2), (4, 2)])
+def test_each_class_begins_with_outputs_of_its_own(active: int, copies: int) -> None:
+    torch.manual_seed(0)
+    base, hashing = network(6, 4), network(6, 7)
+    directions = torch.randn(3, 4)
+    vectors = torch.randn(20, 6)
+    start_at_classes(hashing, base, directions, active)
+    with torch.no_grad():
+        wanted = base.head(vectors) @ directions.T
+        made = hashing.head(vectors)
+    for copy in range(copies):
+        part = made[:, 3 * copy : 3 * copy + 3]
+        # Up to the little that is random, it is the classifier's score.
+        assert torch.corrcoef(torch.stack([part.flatten(), wanted.flatten()]))[0, 1] > 0.95
+    assert made[:, 3 * copies :].abs().mean() < wanted.abs().mean() / 2
+
+
+def test_refuses_fewer_buckets_than_classes_and_other_lengths() -> None:
+    base = network(6, 4)
+    with pytest.raises(InputError, match="3 classes for 2 buckets"):
+        start_at_classes(network(6, 2), base, torch.zeros(3, 4), 1)
+    with pytest.raises(InputError, match="have 5 numbers; expected 4"):
+        start_at_classes(network(6, 8), base, torch.zeros(3, 5), 1)
+    plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": 6}), None)
+    with pytest.raises(InputError, match="vectors as they are"):
+        start_at_classes(network(6, 8), plain, torch.zeros(3, 6), 1)
+    with pytest.raises(InputError, match='expected "random" or "classes"'):
+        Stage("triplet", 8, 2, 2, 1, start="zero")
+
+
+def test_directions_are_the_class_means() -> None:
+    splits = clouds()
+    base = network(splits.train.take(np.zeros(1, np.int64)).shape[1], 4)
+    found = class_directions(base, splits.train, splits.preprocessing).numpy()
+    with torch.no_grad():
+        every = base(torch.from_numpy(splits.preprocessing(
+            splits.train.take(np.arange(len(splits.train)))))).numpy()  # fmt: skip
+    for label in np.unique(splits.train.labels):
+        mean = every[splits.train.labels == label][:64].mean(axis=0)
+        mean /= np.linalg.norm(mean)
+        assert float(mean @ found[label]) > 0.99
+        assert np.linalg.norm(found[label]) == pytest.approx(1, abs=1e-5)
+
+
+def test_starting_at_the_classes_is_good_from_the_first_step(tmp_path: Path) -> None:
+    """One tiny step each: at random nearly nothing is learned, at the classes it is there."""
+    splits, settings = clouds(), vector_settings()
+    base = train_base(splits, settings, tmp_path / "base", quiet=True)
+    found = {}
+    for start in ("random", "classes"):
+        stage = replace(settings.hash, steps=1, rate=1e-6, start=start, outputs=32)
+        run = tmp_path / start
+        train(splits, replace(settings, hash=stage), run, base=base, quiet=True)
+        found[start] = [line for line in lines(run) if line.get("validation")][-1]["nmi"]
+    assert found["classes"] > 0.9
+    assert found["random"] < found["classes"]
+
+
+def test_one_base_serves_several_and_the_folder_goes_on(tmp_path: Path) -> None:
+    splits, settings = clouds(), vector_settings()
+    alone = train_base(splits, settings, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "encoder").exists()
+    assert not alone.training
+    again = train_base(splits, settings, tmp_path / "run", quiet=True)  # read, not trained again
+    whole = train(splits, settings, tmp_path / "run", quiet=True)
+    assert whole.base is not None
+    for one, other, third in zip(
+        alone.state_dict().values(), again.state_dict().values(),
+        whole.base.state_dict().values(), strict=True,
+    ):  # fmt: skip
+        assert torch.equal(one, other)
+        assert torch.equal(one, third)
+    last = Checkpoints(tmp_path / "run" / "base").load("last")
+    assert last is not None
+    assert settings.base is not None
+    assert last.record["step"] == settings.base.steps
+    second = train(splits, replace(settings, active=2), tmp_path / "second", base=alone, quiet=True)
+    assert isinstance(second, Encoder)
+    with pytest.raises(InputError, match="no base stage"):
+        train_base(splits, replace(settings, base=None), tmp_path / "none", quiet=True)
+
+
+def test_directions_given_are_used(tmp_path: Path) -> None:
+    splits, settings = clouds(), vector_settings()
+    base = train_base(splits, settings, tmp_path / "base", quiet=True)
+    stage = replace(settings.hash, steps=1, rate=1e-9, start="classes", outputs=32)
+    classes = splits.train.classes
+    # All classes in one direction: items cannot be told apart by them.
+    same = np.ones((classes, base.outputs), np.float32)
+    run = tmp_path / "same"
+    train(splits, replace(settings, hash=stage), run, base=base, directions=same, quiet=True)
+    worse = [line for line in lines(run) if line.get("validation")][-1]["nmi"]
+    run = tmp_path / "means"
+    train(splits, replace(settings, hash=stage), run, base=base, quiet=True)
+    better = [line for line in lines(run) if line.get("validation")][-1]["nmi"]
+    assert better > worse
