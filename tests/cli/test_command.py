@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_unknown_command_is_one_clear_message() -> None:
 
 
 def test_demo_shows_proven_codes() -> None:
-    done = run(COMMAND, "demo", "--active", "2", "--penalty", "0.5")
+    done = run(COMMAND, "demo", "--active", "2", "--penalty", "0.5", "--no-learn")
     assert done.returncode == 0, done.stderr
     assert "1797 handwritten digits" in done.stdout
     assert "proven" in done.stdout
@@ -55,7 +56,7 @@ def test_demo_shows_proven_codes() -> None:
 
 @pytest.mark.parametrize("penalty", ["0", "1e9", "1e100"])
 def test_demo_with_any_penalty(penalty: str) -> None:
-    done = run(COMMAND, "demo", "--penalty", penalty)
+    done = run(COMMAND, "demo", "--penalty", penalty, "--no-learn")
     assert done.returncode == 0, done.stderr
     assert "proven" in done.stdout
 
@@ -106,6 +107,20 @@ def test_a_users_mistake_is_one_line(words: list[str], said: str) -> None:
 
 
 def test_a_terminal_without_unicode_gets_something_readable() -> None:
-    done = run(COMMAND, "demo", PYTHONIOENCODING="ascii")
+    done = run(COMMAND, "demo", "--no-learn", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "1797 handwritten digits" in done.stdout
+
+
+def test_demo_learns_and_leaves_a_report(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    done = run(COMMAND, "demo", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "Each test digit searched among the others" in done.stdout
+    rows = json.loads((out / "report.json").read_text())
+    found = {row["method"]: row for row in rows if row["table"] == "test"}
+    assert found["flowhash"]["pr1"] > 90
+    assert found["flowhash"]["suf"] > 5
+    page = (out / "report.html").read_text()
+    assert "FlowHash on handwritten digits" in page
+    assert "data:image/png" in page

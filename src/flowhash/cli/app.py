@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from flowhash import __version__
+from flowhash.cli import options
 from flowhash.errors import (
     DamagedFileError,
     InputError,
@@ -55,42 +56,30 @@ def demo(
     penalty: Annotated[
         float, typer.Option(help="λ, what sharing a bucket costs, 0 or more.")
     ] = 1.0,
+    learn: Annotated[bool, typer.Option(help="Learn buckets too, and write a report.")] = True,
+    out: Annotated[Path, typer.Option(help="Where the learned encoder and the report go.")] = Path(
+        "flowhash-demo"
+    ),
 ) -> None:
-    """See the exact code solver and the hash table at work on handwritten digits."""
+    """See solver, table and learning at work on handwritten digits, and get a report."""
     from flowhash.cli.demo import show
 
-    show(active, penalty)
+    show(active, penalty, out if learn else None)
 
 
 @app.command(
     epilog="Example:  flowhash fit cifar100 --folder data --preset cpu-cifar100-triplet --out run"
 )
 def fit(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="digits, cifar100, imagenet32, a folder of images (one sub-folder a class), or an "
-            ".npy, .npz or .parquet file.",
-        ),
-    ],
+    source: options.Data,
     out: Annotated[Path, typer.Option(help="The run's folder; an interrupted run goes on.")],
-    folder: Annotated[
-        Path | None, typer.Option(help="Where cifar100 or imagenet32 is on this machine.")
-    ] = None,
-    labels: Annotated[Path | None, typer.Option(help="The labels beside an .npy file.")] = None,
-    embedding: Annotated[
-        str | None, typer.Option(help="The array or column of vectors in an .npz or .parquet file.")
-    ] = None,
-    label: Annotated[str | None, typer.Option(help="The array or column of labels in it.")] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(help="Height and width that images in a folder get; 32 unless told."),
-    ] = None,
-    ignore_other: Annotated[
-        bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")
-    ] = False,
-    download: Annotated[bool, typer.Option(help="Download cifar100 into --folder.")] = False,
+    folder: options.Folder = None,
+    labels: options.Labels = None,
+    embedding: options.Embedding = None,
+    label: options.Label = None,
+    size: options.Size = None,
+    ignore_other: options.IgnoreOther = False,
+    download: options.Download = False,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -109,8 +98,8 @@ def fit(
         bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Of the training; splits have their own.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
 ) -> None:
     """Learn an encoder from labelled data: a base embedding, then its buckets (Algorithm 1).
 
@@ -125,6 +114,68 @@ def fit(
         "download": download, "ignore_other": ignore_other,
     }  # fmt: skip
     fit(source, opening, out, choices, device, quiet)
+
+
+@app.command(epilog="Example:  flowhash evaluate run digits --out results")
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run of fit, or an encoder.")],
+    source: options.Data,
+    out: Annotated[Path, typer.Option(help="Where report and tables go.")],
+    folder: options.Folder = None,
+    labels: options.Labels = None,
+    embedding: options.Embedding = None,
+    label: options.Label = None,
+    size: options.Size = None,
+    ignore_other: options.IgnoreOther = False,
+    download: options.Download = False,
+    seed: Annotated[int, typer.Option(help="Of k-means.")] = 0,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare an encoder with other ways to search the same data, and write a report.
+
+    Exhaustive search, top dimensions, k-means, FAISS inverted lists and a classifier go through the
+    same table and metrics.
+    """
+    from flowhash.cli.evaluate import evaluate
+
+    opening = {
+        "folder": folder, "labels": labels, "embedding": embedding, "label": label, "size": size,
+        "download": download, "ignore_other": ignore_other,
+    }  # fmt: skip
+    evaluate(run, source, opening, out, seed, device, quiet)
+
+
+@app.command(epilog="Example:  flowhash reproduce cifar100 --loss triplet --folder data --out runs")
+def reproduce(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="cifar100 or imagenet32.")],
+    out: Annotated[Path, typer.Option(help="For networks; an interrupted run goes on.")],
+    folder: options.Folder = None,
+    loss: Annotated[str, typer.Option(help="triplet or npairs.")] = "triplet",
+    preset: Annotated[
+        str, typer.Option(help="paper, the paper's training, or cpu, for two cores.")
+    ] = "cpu",
+    seeds: Annotated[int, typer.Option(help="How many trainings, with seeds 0, 1, …")] = 1,
+    unseen: Annotated[
+        bool, typer.Option(help="Train on four fifths of the classes too, search the others.")
+    ] = True,
+    figure: Annotated[bool, typer.Option(help="Measure the solver for Figure 2.")] = True,
+    results: Annotated[
+        Path | None, typer.Option(help="Where tables, figures and report go; OUT/results if not.")
+    ] = None,
+    download: options.Download = False,
+    device: options.Device = "auto",
+    quiet: options.Quiet = False,
+) -> None:
+    """Repeat the paper's experiments: its Tables 1 to 5, Figures 2 and 4, and honest rivals.
+
+    Trains what is missing for every k, searches the train and test tables, and writes Markdown,
+    LaTeX, CSV, JSON and a report. Ctrl-C stops it; the same command goes on.
+    """
+    from flowhash.cli.reproduce import reproduce
+
+    opening = {"folder": folder, "download": download}
+    reproduce(data, opening, out, results, loss, preset, seeds, unseen, figure, device, quiet)
 
 
 tables = typer.Typer(

@@ -42,7 +42,7 @@ def fit(
 
     processes = join(device)
     with processes.in_turn():  # one downloads and converts, the others find it done
-        splits = _opened(source, {name: value for name, value in opening.items() if value})
+        splits = opened(source, {name: value for name, value in opening.items() if value})
     settings = _settings(splits, choices)
     if not quiet and processes.first:
         _describe(splits, settings)
@@ -72,7 +72,7 @@ OPTIONS = {
 }
 
 
-def _opened(source: str, options: dict[str, Any]) -> Splits:
+def opened(source: str, options: dict[str, Any]) -> Splits:
     """The data set; a broken image is found now, not in the middle of a training."""
     try:
         splits = open_data(source, **options)

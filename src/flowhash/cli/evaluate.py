@@ -1,0 +1,53 @@
+"""``flowhash evaluate``: an encoder beside other ways to search the same data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from flowhash.cli.fit import opened
+from flowhash.errors import InputError
+from flowhash.extras import require
+
+
+def evaluate(
+    run: Path,
+    source: str,
+    opening: dict[str, Any],
+    out: Path,
+    seed: int,
+    device: str,
+    quiet: bool,
+) -> None:
+    """Load the encoder, open the data, compare, print the table, write the report."""
+    require("torch", "evaluate")
+    from flowhash.encoder import Encoder
+    from flowhash.evaluate import evaluate
+    from flowhash.evaluate.output import write_evaluation
+    from flowhash.learn.journal import read_journal
+
+    folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
+    if not (folder / "encoder.json").exists():
+        raise InputError(
+            f"{run} holds no encoder; expected the folder that `flowhash fit --out` made, or the "
+            "encoder in it"
+        )
+    encoder = Encoder.load(folder)
+    splits = opened(source, {name: value for name, value in opening.items() if value})
+    outcome = evaluate(
+        encoder, splits, seed=seed, device=device,
+        say=(lambda words: None) if quiet else (lambda words: print(words, flush=True)),
+    )  # fmt: skip
+    lines = read_journal(run / "metrics.jsonl")
+    if lines:
+        outcome.curves = {run.name or "run": lines}
+    title = f"FlowHash on {Path(splits.train.source).name}"
+    for path in write_evaluation(outcome, out, title, command()):
+        print(f"wrote {path}")
+
+
+def command() -> str:
+    """What the user typed, for the report."""
+    return "flowhash " + " ".join(shlex.quote(part) for part in sys.argv[1:])

@@ -1,0 +1,109 @@
+"""Evaluation: the paper's metrics and tables, baselines, and a report to look at.
+
+The names below load their module when first used: metrics need no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowhash.evaluate.compare import Comparison, Trial
+    from flowhash.evaluate.methods import (
+        Classifier,
+        Exhaustive,
+        InvertedLists,
+        Learned,
+        LearnedAlone,
+        Method,
+        TopDimensions,
+        VectorQuantisation,
+    )
+    from flowhash.evaluate.own import evaluate
+    from flowhash.evaluate.paper import paper_experiment, paper_rows
+    from flowhash.evaluate.report import write_report
+    from flowhash.evaluate.reproduce import reproduce
+    from flowhash.evaluate.results import METHODS, Report, Row, read_rows, write_rows
+    from flowhash.evaluate.sides import Side
+    from flowhash.quality import (
+        Exact,
+        LabelledTable,
+        Measured,
+        Queries,
+        exact_answers,
+        measure,
+    )
+
+_ROOMS = {
+    "Classifier": "evaluate.methods",
+    "Comparison": "evaluate.compare",
+    "Exact": "quality",
+    "Exhaustive": "evaluate.methods",
+    "InvertedLists": "evaluate.methods",
+    "LabelledTable": "quality",
+    "Learned": "evaluate.methods",
+    "LearnedAlone": "evaluate.methods",
+    "METHODS": "evaluate.results",
+    "Measured": "quality",
+    "Method": "evaluate.methods",
+    "Queries": "quality",
+    "Report": "evaluate.results",
+    "Row": "evaluate.results",
+    "Side": "evaluate.sides",
+    "TopDimensions": "evaluate.methods",
+    "Trial": "evaluate.compare",
+    "VectorQuantisation": "evaluate.methods",
+    "evaluate": "evaluate.own",
+    "exact_answers": "quality",
+    "measure": "quality",
+    "paper_experiment": "evaluate.paper",
+    "paper_rows": "evaluate.paper",
+    "read_rows": "evaluate.results",
+    "reproduce": "evaluate.reproduce",
+    "write_report": "evaluate.report",
+    "write_rows": "evaluate.results",
+}
+
+__all__ = [
+    "METHODS",
+    "Classifier",
+    "Comparison",
+    "Exact",
+    "Exhaustive",
+    "InvertedLists",
+    "LabelledTable",
+    "Learned",
+    "LearnedAlone",
+    "Measured",
+    "Method",
+    "Queries",
+    "Report",
+    "Row",
+    "Side",
+    "TopDimensions",
+    "Trial",
+    "VectorQuantisation",
+    "evaluate",
+    "exact_answers",
+    "measure",
+    "paper_experiment",
+    "paper_rows",
+    "read_rows",
+    "reproduce",
+    "write_report",
+    "write_rows",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module on first use (PEP 562)."""
+    if name in _ROOMS:
+        value = getattr(importlib.import_module(f"flowhash.{_ROOMS[name]}"), name)
+        globals()[name] = value  # some functions have the name of their module, which import set
+        return value
+    raise AttributeError(f"module 'flowhash.evaluate' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

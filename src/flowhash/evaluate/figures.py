@@ -1,0 +1,248 @@
+"""The paper's Figure 2 (seconds of the solver) and Figure 4 (SUF against k), measured anew.
+
+Both are written as SVG and PNG; the same numbers give the same files.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowhash.codes import assign_codes
+from flowhash.codes.ortools import ortools_codes
+from flowhash.errors import InputError, MissingExtraError
+from flowhash.evaluate.grid import group_seeds
+from flowhash.evaluate.paper import PAPER_SOLVER_SECONDS, expected_suf
+from flowhash.evaluate.results import METHODS, Row
+from flowhash.extras import require
+
+EXTRA = "evaluate"
+SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets alike
+# Okabe and Ito's colours, which people tell apart who see fewer of them.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+SOLVERS = {"ortools": ("OR-Tools today", ORANGE, "s"), "flowhash": ("FlowHash", BLUE, "o")}
+SUF_METHODS = {"flowhash": (BLUE, "o"), "vq": (ORANGE, "s"), "th": (GREEN, "^")}
+STYLE = {
+    "svg.hashsalt": "flowhash",
+    "font.size": 11.0,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+}
+
+Seconds = dict[tuple[int, int], dict[str, float | None]]
+
+
+def _style() -> Any:
+    """The house style on a light ground, whatever the user's settings are."""
+    return require("matplotlib.style", EXTRA).context(["default", STYLE])
+
+
+def _figure(height: float) -> Any:
+    size = (6.0, height)  # inches
+    return require("matplotlib.figure", EXTRA).Figure(figsize=size, layout="constrained")
+
+
+def _save(figure: Any, path_stem: str | Path) -> list[Path]:
+    """Write both formats; the ending is added to the stem, which may have dots in it."""
+    paths = [Path(f"{path_stem}.{ending}") for ending in ("svg", "png")]
+    paths[0].parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(paths[0], metadata={"Date": None})
+    figure.savefig(paths[1], dpi=150)
+    return paths
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def _measure_point(
+    classes: int, buckets: int, repeats: int, active: int, penalty: float
+) -> dict[str, float | None]:
+    """Medians over random problems, the solvers turn by turn, each first run once untimed."""
+    penalties = np.full(buckets, penalty)
+    ours: list[float] = []
+    theirs: list[float] = []
+    for problem in range(repeats):
+        rng = np.random.default_rng([problem, classes, buckets, active])
+        means = rng.random((classes, buckets))
+
+        def flow(means: Any = means) -> object:
+            return assign_codes(means, active, penalty)
+
+        def ortools(means: Any = means) -> object:
+            return ortools_codes(means, active, penalties)
+
+        try:
+            ortools()
+            theirs.append(_seconds(ortools))
+        except MissingExtraError:
+            pass
+        flow()
+        ours.append(_seconds(flow))
+    return {
+        "flowhash": statistics.median(ours),
+        "ortools": statistics.median(theirs) if theirs else None,
+    }
+
+
+def measure_solver(
+    sizes: Sequence[int] = SIZES, repeats: int = 20, active: int = 1, penalty: float = 0.1
+) -> Seconds:
+    """Seconds of a mini-batch's codes, from class means to codes, as in the paper's Figure 2.
+
+    Costs are uniform random, as in ``benchmarks/solver.py``; one thread, compile time apart.
+
+    Args:
+        sizes: numbers of classes, and also of buckets: every pair is measured.
+        repeats: random problems a pair; the paper took 20.
+        active: k.
+        penalty: λ.
+
+    Returns:
+        For each (classes, buckets) the median seconds of "flowhash" and of "ortools"; None for
+        the latter where OR-Tools is not installed.
+    """
+    if repeats < 1:
+        raise InputError(f"repeats is {repeats}; expected at least 1")
+    return {
+        (classes, buckets): _measure_point(classes, buckets, repeats, active, penalty)
+        for classes, buckets in product(sizes, sizes)
+    }
+
+
+def _solver_panel(
+    axis: Any, classes: int, measured: Mapping[tuple[int, int], Mapping[str, float | None]]
+) -> None:
+    paper = {d: seconds for (n, d), seconds in PAPER_SOLVER_SECONDS.items() if n == classes}
+    axis.plot(list(paper), list(paper.values()), "--", color=GREY, label="the paper, 2018")
+    for solver, (name, colour, marker) in SOLVERS.items():
+        points = {
+            d: value
+            for (n, d), seconds in sorted(measured.items())
+            if n == classes and (value := seconds.get(solver)) is not None
+        }
+        if points:
+            axis.plot(list(points), list(points.values()), color=colour, marker=marker, label=name)
+    buckets = sorted({*paper, *(d for n, d in measured if n == classes)})
+    axis.set(xscale="log", yscale="log")
+    axis.set_title(f"{classes} classes", fontsize=11)
+    axis.set_xticks(buckets, [str(d) for d in buckets])
+    axis.minorticks_off()
+
+
+def solver_figure(
+    measured: Mapping[tuple[int, int], Mapping[str, float | None]], path_stem: str | Path
+) -> list[Path]:
+    """Figure 2: seconds against the number of buckets, a panel for each number of classes.
+
+    Args:
+        measured: what ``measure_solver`` gave.
+        path_stem: of the files, without ending.
+
+    Returns:
+        The SVG and the PNG.
+    """
+    if not measured:
+        raise InputError("there is nothing to draw; expected what measure_solver gives")
+    counts = sorted({classes for classes, _ in measured})
+    columns = min(2, len(counts))
+    height = -(-len(counts) // columns)
+    with _style():
+        figure = _figure(0.8 + 2.2 * height)
+        axes = figure.subplots(height, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        for axis, classes in zip(axes, counts, strict=False):
+            _solver_panel(axis, classes, measured)
+        for axis in axes[len(counts) - columns : len(counts)]:
+            axis.tick_params(labelbottom=True)
+        for axis in axes[len(counts) :]:
+            axis.set_visible(False)
+        figure.supxlabel("buckets d", fontsize=11)
+        figure.supylabel("seconds per mini-batch", fontsize=11)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=3)
+        return _save(figure, path_stem)
+
+
+def _suf_points(rows: Sequence[Row], method: str, table: str) -> dict[int, list[float]]:
+    """SUF of each seed by k."""
+    return {
+        k: [row.suf for row in group]
+        for (name, place, k), group in sorted(group_seeds(rows).items(), key=lambda g: g[0][2] or 0)
+        if (name, place) == (method, table) and k is not None
+    }
+
+
+def _suf_lines(axis: Any, rows: Sequence[Row], paper: Sequence[Row], table: str) -> None:
+    for method, (_, marker) in SUF_METHODS.items():
+        theirs = _suf_points(paper, method, table)
+        values = [suf for (suf,) in theirs.values()]
+        # Larger and hollow, so that they are seen behind measured ones of the same value.
+        axis.plot(list(theirs), values, "--", color=GREY, marker=marker, ms=10, mfc="none")
+    for method, (colour, marker) in SUF_METHODS.items():
+        ours = _suf_points(rows, method, table)
+        if ours:
+            means = [float(np.mean(values)) for values in ours.values()]
+            spread = [
+                np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in ours.values()
+            ]
+            axis.errorbar(
+                list(ours), means, spread, color=colour, marker=marker, label=METHODS[method]
+            )
+
+
+def suf_figure(
+    rows: Sequence[Row], paper: Sequence[Row], path_stem: str | Path, table: str = "test"
+) -> list[Path]:
+    """Figure 4: SUF against k, with what Eq. 9 expects of independent, even codes.
+
+    Args:
+        rows: measured, of one experiment; over several seeds means with standard deviations.
+        paper: what ``paper_rows`` gives for it, or none.
+        path_stem: of the files, without ending.
+        table: which is searched.
+
+    Returns:
+        The SVG and the PNG.
+
+    Raises:
+        InputError: no row is of FlowHash on this table, or they have different d.
+    """
+    ours = [row for row in rows if (row.method, row.table) == ("flowhash", table) and row.k]
+    sizes = {row.buckets for row in ours}
+    if len(sizes) != 1:
+        raise InputError(
+            f"FlowHash's rows on {table!r} have d of {sorted(sizes) or 'nothing'}; expected one d"
+        )
+    buckets = sizes.pop()
+    active = sorted({row.k for row in (*ours, *paper) if row.k})
+    with _style():
+        figure = _figure(4.4)
+        axis = figure.subplots()
+        curve = [expected_suf(buckets, k) for k in active]
+        axis.plot(active, curve, color="black", label="expected (Eq. 9)")
+        _suf_lines(axis, rows, paper, table)
+        if paper:
+            axis.plot([], [], "--", color=GREY, marker="o", ms=10, mfc="none", label="the paper's")
+        axis.set(xlabel="k", ylabel=f"SUF, searching {table}, d = {buckets}", yscale="log")
+        axis.set_xticks(active)
+        low, high = axis.get_ylim()
+        ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        axis.set_yticks(ticks, [str(tick) for tick in ticks])
+        axis.minorticks_off()
+        figure.legend(loc="outside upper center", ncols=3)
+        return _save(figure, path_stem)

@@ -1,0 +1,118 @@
+"""All methods on one table, k after k: the line-up that every table of results shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from flowhash.evaluate.compare import Comparison, Trial
+from flowhash.evaluate.methods import (
+    Classifier,
+    Exhaustive,
+    InvertedLists,
+    Learned,
+    LearnedAlone,
+    Method,
+    TopDimensions,
+    VectorQuantisation,
+)
+from flowhash.evaluate.results import METHODS, Row
+from flowhash.evaluate.sides import Side
+
+Say = Callable[[str], None]
+
+
+class Source(Protocol):
+    """Where encoded items and queries come from.
+
+    A side has the activations of one hash network at a time, because each k has its own.
+    """
+
+    def database(self, active: int | None) -> Side:
+        """What is searched, with the activations of the hash network for k = ``active``."""
+
+    def queries(self, active: int | None) -> Side | None:
+        """What is asked; None where it is the database itself."""
+
+    def train(self) -> Side | None:
+        """The training set, to fit centroids on; None where it is what is searched."""
+
+    def passes(self, active: int) -> int:
+        """Forward passes that the hash network for k = ``active`` takes a query."""
+
+    def alone(self, active: int) -> bool:
+        """Whether its outputs are of length one, so that they can rank as well."""
+
+
+def run_all(
+    table: str,
+    source: Source,
+    actives: Sequence[int],
+    buckets: int,
+    classes: int,
+    seed: int = 0,
+    say: Say = lambda words: None,
+) -> tuple[Comparison, list[Trial]]:
+    """Put every method through one table.
+
+    Args:
+        table: its name, for the rows.
+        source: of items and queries.
+        actives: the values of k.
+        buckets: d, also the number of centroids.
+        classes: how many there are.
+        seed: of the training, and of k-means.
+        say: is told each row in words.
+
+    Returns:
+        The comparison, and the trials in the order of the table.
+    """
+    comparison = Comparison(table, source.database(None), source.queries(None), classes, seed)
+    trials: list[Trial] = []
+    for k, method in _methods(source, comparison, trials, actives, buckets, seed):
+        if k is not None:
+            comparison.database = source.database(k)
+            comparison.queries = source.queries(k) or comparison.database
+        trials.append(comparison.run(method))
+        say(in_words(trials[-1].row))
+    places = list(METHODS)
+    trials.sort(key=lambda trial: (trial.row.k or 0, places.index(trial.row.method)))
+    return comparison, trials
+
+
+def _methods(
+    source: Source,
+    comparison: Comparison,
+    trials: list[Trial],
+    actives: Sequence[int],
+    buckets: int,
+    seed: int,
+) -> Iterator[tuple[int | None, Method]]:
+    """FlowHash comes first of each k: the inverted lists open as much as it did."""
+    yield None, Exhaustive()
+    train = source.train()
+    for k in actives:
+        yield k, Learned(k, source.passes(k))
+        scanned = trials[-1].row.scanned
+        if source.alone(k):
+            yield k, LearnedAlone(k)
+        if k <= comparison.database.embeddings.shape[1]:
+            yield k, TopDimensions(k)
+        if len(comparison.database) >= buckets:
+            yield k, VectorQuantisation(k, buckets, None, seed)
+            yield k, InvertedLists(buckets, scanned, comparison.itself, k, seed)
+        if train is not None and len(train) >= buckets:
+            yield k, VectorQuantisation(k, buckets, train, seed)
+        scores = comparison.database.scores
+        if scores is not None and k <= scores.shape[1]:
+            yield k, Classifier(k)
+
+
+def in_words(row: Row) -> str:
+    """A row as one line of progress."""
+    k = "" if row.k is None else f" k = {row.k}"
+    nmi = "" if row.nmi is None else f", NMI {row.nmi:.2f}"
+    return (
+        f"  {METHODS[row.method]}{k}: SUF {row.suf:.2f}, Pr@1 {row.pr1:.2f}, Pr@4 {row.pr4:.2f}, "
+        f"Pr@16 {row.pr16:.2f}{nmi}"
+    )

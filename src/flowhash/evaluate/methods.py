@@ -1,0 +1,194 @@
+"""The ways to search that are compared, one small class each; all go through the same table.
+
+A method says which buckets an item prefers: its *activations*. The largest k are the item's code
+and the buckets that a query opens; what is ranked by is the base embedding for all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.codes import ordered_buckets
+from flowhash.errors import InputError
+from flowhash.evaluate.centroids import distances_below, fit_centroids
+from flowhash.evaluate.sides import Side
+
+
+class Method(ABC):
+    """A way to search.
+
+    Attributes:
+        name: a key of ``flowhash.evaluate.METHODS``.
+        active: k, buckets an item lies in.
+        probe: buckets a query opens; None for k.
+        passes: forward passes of a network a query.
+        note: what a reader must know, after ``fit``.
+    """
+
+    name: str
+    passes = 1
+
+    def __init__(self, active: int = 1) -> None:
+        self.active = active
+        self.probe: int | None = None
+        self.note = ""
+
+    @property
+    def k(self) -> int | None:
+        """As a table shows it."""
+        return self.active
+
+    def fit(self, database: Side, queries: Side) -> None:  # noqa: B027  most have nothing to fit
+        """Prepare for a table that will hold ``database``."""
+
+    @abstractmethod
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """How much each item prefers each bucket [n, d]."""
+
+    def embeddings(self, side: Side) -> NDArray[np.float32]:
+        """What items are ranked by [n, dim]: the base embedding."""
+        return side.embeddings
+
+
+class Exhaustive(Method):
+    """The base embedding, all items scanned: one bucket that holds everything."""
+
+    name = "exhaustive"
+
+    @property
+    def k(self) -> int | None:
+        """It has no buckets."""
+        return None
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """One bucket for all."""
+        return np.zeros((len(side), 1), np.float32)
+
+
+class TopDimensions(Method):
+    """Th: the k largest dimensions of the base embedding are the buckets."""
+
+    name = "th"
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """The embedding itself."""
+        return np.ascontiguousarray(side.embeddings, np.float32)
+
+
+class VectorQuantisation(Method):
+    """VQ: k-means with d centroids; an item lies in the buckets of its k nearest.
+
+    Args:
+        active: k.
+        buckets: d, centroids.
+        train: fit the centroids on these items; None fits them on the searched database, as the
+            paper did.
+        seed: of k-means.
+    """
+
+    def __init__(self, active: int, buckets: int, train: Side | None = None, seed: int = 0) -> None:
+        super().__init__(active)
+        self.buckets, self.train, self.seed = buckets, train, seed
+        self.name = "vq" if train is None else "vq-train"
+        self.centroids: NDArray[np.float32] | None = None
+
+    def fit(self, database: Side, queries: Side) -> None:
+        """Find the centroids."""
+        source = database if self.train is None else self.train
+        self.centroids = fit_centroids(source.embeddings, self.buckets, self.seed)
+        where = "the searched table" if self.train is None else "the training set"
+        self.note = f"{len(self.centroids)} centroids of {where}"
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """The nearer a centroid, the more its bucket is preferred."""
+        if self.centroids is None:
+            raise InputError("the centroids are not fitted yet; call fit first")
+        return distances_below(side.embeddings, self.centroids)
+
+
+class InvertedLists(VectorQuantisation):
+    """FAISS IVF: items in the list of their nearest centroid, queries open several lists.
+
+    It opens as many as come nearest to a given number of scanned items.
+
+    Args:
+        buckets: lists.
+        scanned: items that a query should scan, on average.
+        itself: whether the queries are the database.
+        active: k of the method that it is set beside.
+        seed: of k-means.
+    """
+
+    def __init__(
+        self, buckets: int, scanned: float, itself: bool, active: int = 1, seed: int = 0
+    ) -> None:
+        super().__init__(1, buckets, None, seed)
+        self.name = "ivf"
+        self.scanned, self.itself, self.beside = scanned, itself, active
+
+    @property
+    def k(self) -> int | None:
+        """Of the method that it is set beside."""
+        return self.beside
+
+    def fit(self, database: Side, queries: Side) -> None:
+        """Find centroids, and how many lists to open."""
+        super().fit(database, queries)
+        loads = np.bincount(self.activations(database).argmax(axis=1), minlength=self.buckets)
+        opened = np.cumsum(loads[ordered_buckets(self.activations(queries))], axis=1).mean(axis=0)
+        self.probe = int(np.abs(opened - self.itself - self.scanned).argmin()) + 1
+        lists = "list" if self.probe == 1 else "lists"
+        self.note = (
+            f"{self.buckets} lists of the searched table, a query opens {self.probe} {lists}"
+        )
+
+
+class Classifier(Method):
+    """A softmax classifier: its classes are the buckets, an item lies in its k likeliest."""
+
+    name = "classifier"
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """The scores of the classes."""
+        if side.scores is None:
+            raise InputError("there are no scores of a classifier; give them with the embeddings")
+        return side.scores
+
+
+class Learned(Method):
+    """FlowHash: the hash network's outputs.
+
+    Args:
+        active: k.
+        passes: forward passes a query: two where the base network ranks, one where the hash
+            network does or both share a backbone.
+    """
+
+    name = "flowhash"
+
+    def __init__(self, active: int, passes: int = 2) -> None:
+        super().__init__(active)
+        self.passes = passes
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """The hash network's outputs."""
+        if side.activations is None:
+            raise InputError("there are no activations of a hash network; give them")
+        return side.activations
+
+
+class LearnedAlone(Learned):
+    """FlowHash without its base: the hash network's outputs rank as well, one network for both."""
+
+    name = "flowhash-own"
+
+    def __init__(self, active: int) -> None:
+        super().__init__(active, passes=1)
+        self.note = "recall@K is against exhaustive search by the base embedding"
+
+    def embeddings(self, side: Side) -> NDArray[np.float32]:
+        """The hash network's outputs."""
+        return self.activations(side)

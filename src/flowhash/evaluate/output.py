@@ -1,0 +1,138 @@
+"""Write what an evaluation came to: tables for people and machines, figures, the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import flowhash
+from flowhash.artefact import replace_file
+from flowhash.evaluate import tables
+from flowhash.evaluate.figures import suf_figure
+from flowhash.evaluate.machine import machine
+from flowhash.evaluate.outcome import Outcome
+from flowhash.evaluate.paper import Experiment, paper_rows
+from flowhash.evaluate.report import write_report
+from flowhash.evaluate.results import Report, write_rows
+
+RULES = (
+    "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "
+    "opened in the order of its activations until there are K. SUF is at the plain k buckets. A "
+    "query that is itself in the table counts neither as found nor as scanned."
+)
+
+
+def write_reproduction(
+    outcome: Outcome, experiment: Experiment, folder: Path, command: str
+) -> list[Path]:
+    """Write an experiment of the paper: JSON, CSV, Markdown, LaTeX, Figure 4 and the report.
+
+    Args:
+        outcome: of ``reproduce``.
+        experiment: of the paper.
+        folder: where the files go; their names begin with the data set's and the loss's.
+        command: that repeats it.
+
+    Returns:
+        What was written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"{experiment.data}-{experiment.loss}"
+    paper = paper_rows(experiment.data, experiment.loss)
+    facts = _facts(outcome, experiment.title, command)
+    written = [_named(stem, ending) for ending in (".json", ".csv", ".md", ".tex")]
+    write_rows(written[0], outcome.rows)
+    replace_file(written[1], tables.csv(outcome.rows).encode())
+    replace_file(written[2], _markdown(outcome, experiment, facts).encode())
+    options = {"title": experiment.title, "names": experiment.table_names}
+    latex = tables.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
+    if any(row.table == tables.UNSEEN for row in outcome.rows):
+        latex += "\n" + tables.unseen(outcome.rows, title=experiment.title, form="latex")
+    replace_file(written[3], latex.encode())
+    written += suf_figure(outcome.rows, paper, f"{stem}-suf")
+    page = Report(
+        f"FlowHash on {experiment.title}", outcome.rows, facts, paper, outcome.buckets,
+        outcome.examples, outcome.curves, outcome.class_names, (*outcome.words, RULES),
+    )  # fmt: skip
+    written.append(write_report(page, _named(stem, ".html")))
+    return written
+
+
+def write_evaluation(
+    outcome: Outcome, folder: Path, title: str, command: str, stem: str = "evaluation"
+) -> list[Path]:
+    """Write the evaluation of an encoder: JSON, CSV and the report; returns what was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    facts = _facts(outcome, title, command)
+    write_rows(folder / f"{stem}.json", outcome.rows)
+    replace_file(folder / f"{stem}.csv", tables.csv(outcome.rows).encode())
+    page = Report(
+        title, outcome.rows, facts, (), outcome.buckets, outcome.examples, outcome.curves,
+        outcome.class_names, (*outcome.words, RULES),
+    )  # fmt: skip
+    return [
+        folder / f"{stem}.json",
+        folder / f"{stem}.csv",
+        write_report(page, folder / f"{stem}.html"),
+    ]
+
+
+def _named(stem: Path, ending: str) -> Path:
+    return stem.with_name(stem.name + ending)
+
+
+def _facts(outcome: Outcome, title: str, command: str) -> list[tuple[str, str]]:
+    """What stands at the head of the results."""
+    seeds = sorted({row.seed for row in outcome.rows})
+    facts = [
+        ("data", title),
+        ("command", command),
+        ("seeds", ", ".join(map(str, seeds))),
+        ("machine", machine()),
+        ("FlowHash", flowhash.__version__),
+    ]
+    if outcome.seconds:
+        facts.append(("training, minutes", _minutes(outcome.seconds)))
+    facts.append(("evaluation, minutes", f"{outcome.evaluation / 60:.1f}"))
+    return facts
+
+
+def _minutes(seconds: Mapping[str, float]) -> str:
+    """The trainings of each seed, and all together."""
+    groups: dict[str, list[str]] = {}
+    for name, value in seconds.items():
+        group, _, part = name.partition(": ")
+        groups.setdefault(group, []).append(f"{part} {value / 60:.1f}")
+    words = [f"{group}: {', '.join(parts)}" for group, parts in groups.items()]
+    return "; ".join([*words, f"together {sum(seconds.values()) / 60:.1f}"])
+
+
+def _markdown(outcome: Outcome, experiment: Experiment, facts: list[tuple[str, str]]) -> str:
+    """The page under docs/results."""
+    paper = paper_rows(experiment.data, experiment.loss)
+    head = [f"- {name}: `{value}`" if name == "command" else f"- {name}: {value}"
+            for name, value in facts]  # fmt: skip
+    stem = f"{experiment.data}-{experiment.loss}"
+    parts = [
+        f"# {experiment.title}: the paper's table, measured",
+        "Written by the command below; do not edit by hand. The same rows for machines: "
+        f"[{stem}.json]({stem}.json), [{stem}.csv]({stem}.csv); for a paper: "
+        f"[{stem}.tex]({stem}.tex).",
+        "\n".join(head),
+        *outcome.words,
+        RULES,
+        "## Classes that training knows",
+        tables.markdown(
+            outcome.rows, paper, title=experiment.title, names=experiment.table_names,
+            number=experiment.number,
+        ).rstrip(),
+        f"## SUF against k (the paper's Figure 4)\n\n![SUF against k]({stem}-suf.png)",
+    ]  # fmt: skip
+    if any(row.table == tables.UNSEEN for row in outcome.rows):
+        parts += [
+            "## Classes that training had not",
+            "Trained on four fifths of the classes, drawn by the seed; the test images of the "
+            "others are searched among themselves. The classifier has no bucket for the truth.",
+            tables.unseen(outcome.rows, title=experiment.title).rstrip(),
+        ]
+    return "\n\n".join(parts) + "\n"

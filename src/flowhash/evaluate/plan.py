@@ -1,0 +1,122 @@
+"""What is trained to reproduce an experiment of the paper, by preset."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from flowhash.errors import InputError
+from flowhash.evaluate.paper import Experiment, paper_experiment
+from flowhash.learn import Schedule, Settings, preset
+
+# How cpu differs from the paper, for people; each is a paragraph of the results.
+PAPER_WORDS = (
+    "Both stages have the paper's network, losses, steps and rates; where the paper leaves "
+    "something out, they follow the released code. Checkpoints are picked on the validation split, "
+    "where the released code picked hyper-parameters on the test set.",
+)
+CPU_WORDS = (
+    "Trained otherwise than in the paper, so that two cores do it within two hours: a small "
+    "residual network with batch normalisation (the paper: NIN), stage 1 by cross-entropy on unit "
+    "vectors (the paper: the metric loss), once for all losses and k. What differs between the "
+    "losses is a last layer of the base (m = d outputs) and the hash network. Its backbone is "
+    "stage 1's, frozen, so that only its last layer is learned by Algorithm 1, from features of "
+    "the training images and three augmented copies; where there are as many buckets as classes, "
+    "it starts at stage 1's classifier. The paper starts at random and fine-tunes the backbone "
+    "too. Embedding and activations of a query take one forward pass here, not two.",
+    "The classifier is stage 1's own, whose classes are the buckets, ranked by the same embedding.",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The trainings of one experiment.
+
+    Attributes:
+        experiment: of the paper.
+        preset: "paper" or "cpu".
+        trunk: stage 1 that other losses share, or None.
+        base: stage 1 of this loss, on the trunk's backbone if there is a trunk; None where the
+            trunk is the base.
+        hash: stage 2; k is put in.
+        words: how it differs from the paper.
+        copies: augmented copies of the training set whose features the last layers on a trunk
+            learn from, beside the set itself.
+    """
+
+    experiment: Experiment
+    preset: str
+    trunk: Settings | None
+    base: Settings | None
+    hash: Settings
+    words: tuple[str, ...]
+    copies: int = 0
+
+    def __post_init__(self) -> None:
+        if self.trunk is None and self.base is None:
+            raise InputError("a plan needs a trunk or a base to rank by")
+
+
+def make_plan(
+    data: str, loss: str, name: str, seed: int = 0, classes: int = 100, unseen: bool = False
+) -> Plan:
+    """The trainings that reproduce ``data`` with ``loss``.
+
+    Args:
+        data: "cifar100" or "imagenet32".
+        loss: "triplet" or "npairs".
+        name: "paper", the paper's own settings, or "cpu" (CIFAR-100 only), for two cores.
+        seed: of everything drawn at random.
+        classes: how many there are to learn from; cpu's batches have no more.
+        unseen: for the experiment on unseen classes, whose cpu training is shorter.
+
+    Raises:
+        InputError: no such experiment or preset.
+    """
+    experiment = paper_experiment(data, loss)
+    if name == "paper":
+        settings = preset(f"paper-{data}-{loss}", seed=seed)
+        return Plan(experiment, name, None, settings, settings, PAPER_WORDS)
+    if name != "cpu":
+        raise InputError(f'the preset is {name!r}; choose "paper" or "cpu"')
+    if data != "cifar100":
+        raise InputError(
+            f"there is no cpu preset for {data}: two cores would take days. Choose --preset paper"
+        )
+    return _cpu_plan(experiment, seed, classes, unseen)
+
+
+TRUNK_STEPS, UNSEEN_STEPS = 10_000, 2_000
+HEAD_STEPS = 500  # of another loss's last layer on the trunk
+HASH_STEPS = 1_000
+COPIES = 3
+
+
+def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> Plan:
+    """One residual network by cross-entropy; on it, frozen, the last layers of base and hash.
+
+    Rates, batch, start and loss options of the last layers are the best of those tried on the
+    validation split; see docs/evaluation.md.
+    """
+    shared = preset("cpu-cifar100-triplet", seed=seed, validate_every=1_000)
+    assert shared.base is not None
+    batch = min(64, classes)
+    steps = UNSEEN_STEPS if unseen else TRUNK_STEPS
+    stage = dataclasses.replace(shared.base, steps=steps, classes=batch)
+    trunk = dataclasses.replace(shared, base=stage)
+    settings = preset(f"cpu-cifar100-{experiment.loss}", seed=seed, validate_every=250)
+    assert settings.base is not None
+    base = None
+    if settings.base.outputs != shared.base.outputs:
+        head = dataclasses.replace(settings.base, steps=HEAD_STEPS, rate=0.05, classes=batch)
+        base = dataclasses.replace(settings, base=head)
+    # Where there are fewer buckets than classes, as for npairs, classes cannot each start at one.
+    roomy = settings.hash.outputs >= classes
+    hashing = dataclasses.replace(
+        settings.hash,
+        steps=HASH_STEPS, classes=min(100, classes), items=2, backbone_rate=1.0,
+        rate=1e-3 if roomy else 5e-3, start="classes" if roomy else "random",
+        schedule=Schedule("cycle"),
+    )  # fmt: skip
+    settings = dataclasses.replace(settings, hash=hashing)
+    return Plan(experiment, "cpu", trunk, base, settings, CPU_WORDS, COPIES)

@@ -1,0 +1,7 @@
+"""The HTML report of an evaluation: one file that needs no network to be read."""
+
+from __future__ import annotations
+
+from flowhash.evaluate.report.page import render_report, write_report
+
+__all__ = ["render_report", "write_report"]

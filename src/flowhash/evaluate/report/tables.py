@@ -1,0 +1,207 @@
+"""Rows as the tables of the page: grouped by k, with the paper's numbers beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flowhash.evaluate.report.merged import (
+    TABLES,
+    Entry,
+    Measure,
+    Value,
+    active_counts,
+    is_ours,
+    speed_over_flat,
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        head: its name.
+        meaning: in words, for those who do not know the name.
+        value: reads it from a row.
+        decimals: how many, given the mean.
+        unit: written after the number.
+        in_paper: the paper has it too.
+        constant: the method sets it, so that seeds do not change it.
+    """
+
+    head: str
+    meaning: str
+    value: Value
+    decimals: Callable[[float], int]
+    unit: str = ""
+    in_paper: bool = False
+    constant: bool = False
+
+
+def _two(_: float) -> int:
+    return 2
+
+
+def _none(_: float) -> int:
+    return 0
+
+
+def three_figures(mean: float) -> int:
+    """About three significant figures, since times go from parts of a µs to seconds."""
+    return 2 if mean < 10 else 1 if mean < 100 else 0
+
+
+def _items(mean: float) -> int:
+    return 1 if mean < 1000 else 0
+
+
+MAIN = (
+    Column("SUF", "items in the table over items scanned", lambda row: row.suf, _two, "", True),
+    Column("Pr@1", "% of the nearest 1 of the query's class", lambda row: row.pr1, _two, "", True),
+    Column("Pr@4", "% of the nearest 4", lambda row: row.pr4, _two, "", True),
+    Column("Pr@16", "% of the nearest 16", lambda row: row.pr16, _two, "", True),
+    Column("NMI", "% normalised mutual information of buckets and classes, k = 1",
+           lambda row: row.nmi, _two, "", True),
+    Column("scanned", "items a query", lambda row: row.scanned, _items),
+    Column("µs", "microseconds of search a query, without the networks",
+           lambda row: 1e6 * row.seconds, three_figures),
+    Column("vs Flat", "how many times faster than FAISS Flat", speed_over_flat,
+           three_figures, "×"),
+    Column("passes", "forward passes of a network a query", lambda row: row.passes, _none,
+           constant=True),
+)  # fmt: skip
+
+REST = (
+    Column("AMI", "% adjusted mutual information, k = 1", lambda row: row.ami, _two),
+    Column("purity", "% of items in a bucket that have its most frequent class, k = 1",
+           lambda row: row.purity, _two),
+    Column("recall@1", "% of exhaustive search's 1 nearest", lambda row: row.recall1, _two),
+    Column("recall@4", "% of exhaustive search's 4 nearest", lambda row: row.recall4, _two),
+    Column("recall@16", "% of exhaustive search's 16 nearest", lambda row: row.recall16, _two),
+    Column("mAP@R", "% mean average precision at R", lambda row: row.map_r, _two),
+    Column("SUF@1", "with buckets opened until 1 item is found", lambda row: row.suf1, _two),
+    Column("SUF@4", "with buckets opened until 4 are found", lambda row: row.suf4, _two),
+    Column("SUF@16", "with buckets opened until 16 are found", lambda row: row.suf16, _two),
+    Column("expected", "SUF of independent, even codes", lambda row: row.expected, _two,
+           constant=True),
+    Column("d", "buckets", lambda row: row.buckets, _none, constant=True),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is written in one cell; empty strings where there is nothing."""
+
+    text: str
+    deviation: str = ""
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method."""
+
+    label: str
+    emphasis: bool
+    footnote: int | None
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The lines of one k."""
+
+    head: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, and lines in groups; ``paper[i]`` says that column i has numbers of the paper."""
+
+    columns: tuple[Column, ...]
+    paper: tuple[bool, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def dense(self) -> bool:
+        """Whether any cell has a deviation."""
+        lines = [line for group in self.groups for line in group.lines]
+        return any(cell.deviation for line in lines for cell in line.cells)
+
+
+def footnotes(entries: Sequence[Entry]) -> list[str]:
+    """The different notes of the rows, in order."""
+    notes = [row.note for entry in entries for row in entry.rows if row.note]
+    return list(dict.fromkeys(notes))
+
+
+def build_table(
+    entries: Sequence[Entry], paper: Sequence[Entry], columns: Sequence[Column]
+) -> Table | None:
+    """The table of one searched table; None if no row has a number for any of the columns."""
+    kept = tuple(
+        column for column in columns
+        if any(entry.measure(column.value) is not None for entry in entries)
+    )  # fmt: skip
+    if not kept:
+        return None
+    printed = {(entry.method, entry.k): entry for entry in paper}
+    notes = footnotes(entries)
+    groups = []
+    for k in (None, *active_counts(entries)):
+        lines = tuple(
+            _line(entry, printed.get((entry.method, entry.k)), kept, notes)
+            for entry in entries
+            if entry.k == k
+        )
+        if lines:
+            groups.append(Group("all items" if k is None else f"k = {k}", lines))
+    beside = tuple(
+        any(line.cells[place].paper for group in groups for line in group.lines)
+        for place in range(len(kept))
+    )
+    return Table(kept, beside, tuple(groups))
+
+
+def _line(entry: Entry, paper: Entry | None, columns: Sequence[Column], notes: list[str]) -> Line:
+    note = next((row.note for row in entry.rows if row.note), None)
+    return Line(
+        label=entry.label,
+        emphasis=is_ours(entry.method),
+        footnote=None if note is None else notes.index(note) + 1,
+        cells=tuple(_cell(entry, paper, column) for column in columns),
+    )
+
+
+def _cell(entry: Entry, paper: Entry | None, column: Column) -> Cell:
+    measured = entry.measure(column.value)
+    printed = paper.measure(column.value) if paper is not None and column.in_paper else None
+    beside = "" if printed is None else _written(printed.mean, column, printed)
+    if measured is None:
+        return Cell("–", paper=beside)
+    text = _written(measured.mean, column, measured) + column.unit
+    if measured.deviation is None or column.constant:
+        return Cell(text, paper=beside)
+    return Cell(text, "± " + _written(measured.deviation, column, measured), beside)
+
+
+def _written(value: float, column: Column, scale: Measure) -> str:
+    if math.isinf(value):
+        return "∞"
+    if math.isnan(value):  # the deviation of something infinite
+        return "–"
+    return f"{value:,.{column.decimals(scale.mean)}f}"
+
+
+def heading(table: str) -> str:
+    """The heading of a searched table."""
+    return TABLES.get(table, f"{table} table")
+
+
+def flat_seconds(entries: Sequence[Entry]) -> float | None:
+    """What FAISS Flat took a query, the mean over all rows."""
+    everything = Entry("", "", None, tuple(row for entry in entries for row in entry.rows))
+    return everything.mean(lambda row: row.flat or None)

@@ -1,0 +1,179 @@
+"""What an evaluation comes to: rows of a table, and the pictures that go beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.artefact import replace_file
+from flowhash.errors import InputError
+
+# The methods in the order of a table, and what people call them.
+METHODS = {
+    "exhaustive": "exhaustive",
+    "th": "Th",
+    "vq": "VQ",
+    "vq-train": "VQ, fitted on train",
+    "ivf": "FAISS IVF, same scan",
+    "classifier": "classifier",
+    "flowhash": "FlowHash",
+    "flowhash-own": "FlowHash, ranked by itself",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method on one table at one k; shares are in per cent, as the paper prints them.
+
+    Attributes:
+        method: a key of ``METHODS``.
+        table: what is searched: "train", "test", or "unseen" for classes that training had not.
+        k: buckets an item is in; None for exhaustive search, which has no buckets.
+        seed: of the training.
+        suf: items in the table over items scanned, at the plain k buckets.
+        pr1: Pr@1; pr4 and pr16 likewise.
+        nmi: normalised mutual information of buckets and labels at k = 1, else None.
+        scanned: items scanned a query at the plain k buckets, on average.
+        seconds: wall-clock of the search of one query, in a batch of all of them, without the
+            networks.
+        flat: the same for FAISS Flat on the same vectors in the same run; None without FAISS.
+        passes: forward passes of a network a query.
+        buckets: d; 1 for exhaustive search.
+        items: in the table.
+        queries: how many were asked.
+        suf1: SUF where buckets are opened until 1 item is found; suf4 and suf16 likewise.
+        ami: adjusted mutual information at k = 1, else None.
+        purity: share of items in a bucket that have its most frequent class, at k = 1, else None.
+        recall1: recall@1 against exhaustive search; recall4 and recall16 likewise.
+        map_r: mean average precision at R, the number of items of the query's class.
+        expected: SUF if codes were independent and even, Eq. 9 of the paper, for d and k.
+        note: what a reader must know about the row.
+    """
+
+    method: str
+    table: str
+    k: int | None
+    seed: int
+    suf: float
+    pr1: float
+    pr4: float
+    pr16: float
+    nmi: float | None
+    scanned: float
+    seconds: float
+    flat: float | None = None
+    passes: int = 1
+    buckets: int = 1
+    items: int = 0
+    queries: int = 0
+    suf1: float | None = None
+    suf4: float | None = None
+    suf16: float | None = None
+    ami: float | None = None
+    purity: float | None = None
+    recall1: float | None = None
+    recall4: float | None = None
+    recall16: float | None = None
+    map_r: float | None = None
+    expected: float | None = None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a plain dict."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Row:
+        """From what ``to_json`` gave; fields of a newer FlowHash are passed over."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def write_rows(path: str | Path, rows: Iterable[Row]) -> None:
+    """Write rows as a JSON list of objects, one a line."""
+    lines = ",\n".join(json.dumps(row.to_json(), allow_nan=False) for row in rows)
+    replace_file(Path(path), f"[\n{lines}\n]\n".encode())
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Read what ``write_rows`` wrote.
+
+    Raises:
+        InputError: it is not such a file.
+    """
+    try:
+        return [Row.from_json(values) for values in json.loads(Path(path).read_text())]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} holds no rows of an evaluation: {error}") from error
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How classes lie in a method's buckets, for a picture.
+
+    Attributes:
+        name: of the method, with its k and table.
+        counts: items of each class in each bucket [classes, d].
+    """
+
+    name: str
+    counts: NDArray[np.int64]
+
+    @property
+    def loads(self) -> NDArray[np.int64]:
+        """Items in each bucket [d]."""
+        return np.asarray(self.counts.sum(axis=0))
+
+    @property
+    def purity(self) -> NDArray[np.float64]:
+        """Share of each bucket's items that have its most frequent class [d]; 0 if empty."""
+        return np.asarray(self.counts.max(axis=0) / np.maximum(self.loads, 1))
+
+
+@dataclass(frozen=True)
+class Example:
+    """One query, and what each method returned for it, nearest first.
+
+    Attributes:
+        label: of the query.
+        image: uint8 [height, width, 3], or None for vectors.
+        answers: for each method's name, labels and images of what it returned.
+    """
+
+    label: int
+    image: NDArray[np.uint8] | None
+    answers: dict[str, list[tuple[int, NDArray[np.uint8] | None]]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the HTML report shows.
+
+    Attributes:
+        title: of the page.
+        rows: of all tables, methods, k and seeds.
+        facts: name and value pairs for the head of the page: data, command, time, machine.
+        paper: the paper's own rows of the same experiment, as ``paper_rows`` gives them.
+        buckets: pictures of buckets.
+        examples: queries and answers.
+        curves: lines of each training's ``metrics.jsonl``, by the training's name.
+        class_names: one a class.
+        notes: paragraphs: how this differs from the paper, and what to be careful about.
+    """
+
+    title: str
+    rows: Sequence[Row]
+    facts: Sequence[tuple[str, str]] = ()
+    paper: Sequence[Row] = ()
+    buckets: Sequence[Buckets] = ()
+    examples: Sequence[Example] = ()
+    curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    class_names: Sequence[str] = ()
+    notes: Sequence[str] = ()

@@ -1,0 +1,167 @@
+"""The paper's tables with measured numbers, and the paper's own beside them in grey.
+
+``markdown`` and ``latex`` give the same three kinds of tables: the paper's (SUF and Pr@K of each
+searched table), a wide one with costs for each searched table, and NMI at k = 1 (Table 5).
+"""
+
+from __future__ import annotations
+
+import csv as csv_module
+import dataclasses
+import io
+from collections.abc import Mapping, Sequence
+
+from flowhash.errors import InputError
+from flowhash.evaluate.grid import COSTS, NMI, QUALITY, Cell, Grid, make_grid
+from flowhash.evaluate.latex import FIT, PACKAGES, escape_latex, latex_grid
+from flowhash.evaluate.paper import NMI_TABLE
+from flowhash.evaluate.results import METHODS, Row
+
+SEEN = ("train", "test")  # tables whose classes were there in training
+UNSEEN = "unseen"
+BOLD = "Bold: FlowHash is ahead of both Th and VQ at this k; other methods are not compared."
+COST_WORDS = (
+    "Times are of a query in a batch, without the networks; × FAISS Flat is how many times less "
+    "than exhaustive search with FAISS."
+)
+
+
+def _seed_words(rows: Sequence[Row]) -> str:
+    count = len({row.seed for row in rows})
+    if count == 1:
+        return "One seed."
+    return f"Mean ± sample standard deviation over {count} seeds."
+
+
+def _grids(
+    rows: Sequence[Row],
+    paper: Sequence[Row],
+    title: str,
+    names: Mapping[str, str],
+    number: int | None,
+) -> list[Grid]:
+    """The paper's table, the wide one of each searched table, and Table 5."""
+    rows = [row for row in rows if row.table in names]
+    if not rows:
+        raise InputError(
+            f"no row is of the table {' or '.join(map(repr, names))}; expected what an evaluation "
+            f"of it gave"
+        )
+    head = f"{title}: " if title else ""
+    there = {
+        table: name for table, name in names.items() if any(row.table == table for row in rows)
+    }
+    seeds, grey = _seed_words(rows), ""
+    if any(row.table in there for row in paper):
+        grey = " The small grey number is the paper's."
+    explained = f"{seeds}{grey} {BOLD}"
+    main, last = (f" (the paper's Table {n})" if number else "" for n in (number, NMI_TABLE))
+    caption = f"{head}SUF and precision in %{main}. {explained}"
+    grids = [make_grid(rows, paper, QUALITY, there, caption)]
+    for table, name in there.items():
+        caption = f"{head}searching {name}, with costs. {COST_WORDS} {seeds} {BOLD}"
+        columns = (*QUALITY, NMI, *COSTS)
+        grids.append(make_grid(rows, (), columns, {table: name}, caption))
+    single = [row for row in rows if row.nmi is not None]
+    if single:
+        caption = f"{head}NMI in % at k = 1{last}. {explained}"
+        grids.append(make_grid(single, paper, (NMI,), there, caption))
+    return grids
+
+
+def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Methods and what must be known about their rows, each once."""
+    found = {(row.method, row.note): None for row in rows if row.note and row.table in names}
+    return [(METHODS[method], note) for method, note in found]
+
+
+def _markdown_cell(cell: Cell) -> str:
+    shown = f"{cell.mean} ± {cell.deviation}" if cell.deviation else cell.mean
+    shown = f"**{shown}**" if cell.bold else shown
+    return f"{shown} <sub>{cell.paper}</sub>".strip() if cell.paper else shown
+
+
+def _markdown_grid(grid: Grid) -> str:
+    heads = [
+        f"{table} {column}" if len(grid.tables) > 1 else column
+        for table in grid.tables
+        for column in grid.columns
+    ]
+    lines = [["k", "method", *heads], ["---", "---", *(["---:"] * len(heads))]]
+    for line, group in zip(grid.lines, grid.groups, strict=True):
+        lines.append([group.removeprefix("k = "), line.method, *map(_markdown_cell, line.cells)])
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    caption = grid.caption.replace("The small grey number", "The small number")  # GitHub: no colour
+    return f"{caption}\n\n{body}\n"
+
+
+def markdown(
+    rows: Sequence[Row],
+    paper: Sequence[Row] = (),
+    *,
+    title: str = "",
+    names: Mapping[str, str] | None = None,
+    number: int | None = None,
+) -> str:
+    """The tables as Markdown for GitHub; the paper's numbers stand small beside the measured ones.
+
+    Args:
+        rows: of one experiment, any number of seeds.
+        paper: what ``paper_rows`` gives for it.
+        title: what stands before each caption, such as ``Experiment.title``.
+        names: which searched tables are shown and what they are called; "train" and "test" unless
+            given. For ImageNet ``Experiment.table_names`` says "val".
+        number: of the paper's table that has the experiment, ``Experiment.number``.
+
+    Raises:
+        InputError: there is no row of these tables, or two have the same method, table, k and seed.
+    """
+    names = dict(zip(SEEN, SEEN, strict=True)) if names is None else names
+    parts = [_markdown_grid(grid) for grid in _grids(rows, paper, title, names, number)]
+    notes = [f"- {method}: {note}" for method, note in _notes(rows, names)]
+    return "\n".join([*parts, *(["\n".join(notes) + "\n"] if notes else [])])
+
+
+def latex(
+    rows: Sequence[Row],
+    paper: Sequence[Row] = (),
+    *,
+    title: str = "",
+    names: Mapping[str, str] | None = None,
+    number: int | None = None,
+) -> str:
+    r"""The tables as LaTeX; takes what ``markdown`` takes.
+
+    It stands in a document that has the packages booktabs and xcolor. With graphicx as well, tables
+    that are wider than the line are shrunk to it.
+    """
+    names = dict(zip(SEEN, SEEN, strict=True)) if names is None else names
+    parts = [latex_grid(grid) for grid in _grids(rows, paper, title, names, number)]
+    notes = [rf"\item {escape_latex(f'{method}: {note}')}" for method, note in _notes(rows, names)]
+    if notes:
+        parts.append("\n".join([r"\begin{itemize}", *notes, r"\end{itemize}", ""]))
+    return PACKAGES + FIT + "\n" + "\n".join(parts)
+
+
+def unseen(rows: Sequence[Row], *, title: str = "", form: str = "markdown") -> str:
+    """The same tables for classes that training had not; the paper has no such experiment.
+
+    Args:
+        rows: those of the table "unseen" are shown.
+        title: what stands before each caption.
+        form: "markdown" or "latex".
+    """
+    forms = {"markdown": markdown, "latex": latex}
+    if form not in forms:
+        raise InputError(f"form is {form!r}; expected one of {', '.join(map(repr, forms))}")
+    return forms[form](rows, title=title, names={UNSEEN: "unseen classes"})
+
+
+def csv(rows: Sequence[Row]) -> str:
+    """All fields of all rows, one line a row; floats with all digits, None as nothing."""
+    text = io.StringIO()
+    names = [field.name for field in dataclasses.fields(Row)]
+    writer = csv_module.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(row.to_json() for row in rows)
+    return text.getvalue()

@@ -1,0 +1,146 @@
+"""The networks of a plan: found in their folder, or trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flowhash.data import Augmentation, LabelledItems, Splits
+from flowhash.encoder import Encoder
+from flowhash.evaluate.encoding import Encodings
+from flowhash.evaluate.heads import Heads, feature_splits
+from flowhash.evaluate.plan import Plan
+from flowhash.extras import require
+from flowhash.learn import Settings, train, train_base
+from flowhash.learn.checkpoint import Checkpoints
+from flowhash.learn.journal import read_journal
+from flowhash.networks import EmbeddingNetwork
+
+
+class Trainings:
+    """The trainings of one plan with one seed; what is finished is not trained again.
+
+    Args:
+        plan: what to train.
+        splits: what to learn from.
+        folder: of this seed; a trunk in it serves all losses.
+        device: "auto", "cpu" or "cuda".
+        quiet: no progress on the terminal.
+    """
+
+    def __init__(
+        self, plan: Plan, splits: Splits, folder: Path, device: str = "auto", quiet: bool = False
+    ) -> None:
+        self.plan, self.splits, self.folder = plan, splits, folder
+        self.device, self.quiet = device, quiet
+        self.own = folder / plan.experiment.loss
+        self.encodings = Encodings(folder / "encoded", splits.preprocessing, device)
+        self._base: EmbeddingNetwork | None = None
+        self._network: EmbeddingNetwork | None = None
+        self._layers: Heads | None = None
+        self._encoders: dict[int, Encoder] = {}
+
+    @property
+    def base_folder(self) -> Path:
+        """Where stage 1 of this loss is."""
+        return self.folder / "trunk" if self.plan.base is None else self.own / "base"
+
+    def base(self) -> EmbeddingNetwork:
+        """The base network: the trunk, or a last layer of this loss on it."""
+        if self._base is None:
+            if self.plan.trunk is None:
+                assert self.plan.base is not None
+                self._base = self._images(self.plan.base, self.own / "base")
+            elif self.plan.base is None:
+                self._base = self._trunk()
+            else:
+                self._base = self._heads().base(self.plan.base, self.own / "base")
+        return self._base
+
+    def encoder(self, active: int) -> Encoder:
+        """The base with the hash network of one k."""
+        if active not in self._encoders:
+            settings = dataclasses.replace(self.plan.hash, active=active)
+            folder = self.own / f"k{active}"
+            if self.plan.trunk is None:
+                self._encoders[active] = train(
+                    self.splits, settings, folder, base=self.base(), device=self.device,
+                    quiet=self.quiet,
+                )  # fmt: skip
+            else:
+                self._encoders[active] = self._heads().encoder(
+                    settings, folder, self.base(), self.classifier()
+                )
+        return self._encoders[active]
+
+    def _images(self, settings: Settings, folder: Path) -> EmbeddingNetwork:
+        return train_base(self.splits, settings, folder, device=self.device, quiet=self.quiet)
+
+    def _trunk(self) -> EmbeddingNetwork:
+        if self._network is None:
+            assert self.plan.trunk is not None
+            self._network = self._images(self.plan.trunk, self.folder / "trunk")
+        return self._network
+
+    def _heads(self) -> Heads:
+        if self._layers is None:
+            settings = self.plan.hash
+            augmentation = None if settings.augment is None else Augmentation(**settings.augment)
+            features = feature_splits(
+                self.splits, self._trunk(), self.encodings, augmentation, self.plan.copies,
+                settings.seed,
+            )  # fmt: skip
+            self._layers = Heads(self._trunk(), self.splits, features, self.quiet)
+        return self._layers
+
+    def classifier(self) -> NDArray[np.float32]:
+        """One weight vector a class [classes, dim]; scores are its products with embeddings.
+
+        Stage 1's own where that was cross-entropy, else scikit-learn's logistic regression on the
+        training set's embeddings.
+        """
+        weights = Checkpoints(self.base_folder / "base").load("best")
+        stage = (self.plan.base or self.plan.trunk or self.plan.hash).base
+        if weights is not None and stage is not None and stage.loss == "cross-entropy":
+            unit = torch.nn.functional.normalize(weights.part("loss")["weight"])
+            return np.asarray(unit.cpu().numpy(), np.float32)
+        linear = require("sklearn.linear_model", "evaluate")
+        model = linear.LogisticRegression(max_iter=200, fit_intercept=False)
+        train_items = self.splits.train
+        model.fit(self.encoded(train_items, "train", self.base()), train_items.labels)
+        return np.asarray(model.coef_, np.float32)
+
+    def encoded(
+        self, items: LabelledItems, name: str, network: EmbeddingNetwork
+    ) -> NDArray[np.float32]:
+        """A network's outputs for a split [n, outputs]; kept in the folder."""
+        return self.encodings.outputs(items, name, network)
+
+    def seconds(self) -> dict[str, float]:
+        """How long each training ran, interruptions left out, by its name."""
+        places = {
+            "trunk": self.folder / "trunk" / "base",
+            "base": self.own / "base" / "base",
+            **{f"k = {k}": self.own / f"k{k}" / "hash" for k in self.plan.experiment.active},
+        }
+        found = {name: place / "last.json" for name, place in places.items()}
+        return {
+            name: float(json.loads(path.read_text())["seconds"])
+            for name, path in found.items()
+            if path.exists()
+        }
+
+    def curves(self) -> dict[str, list[dict[str, Any]]]:
+        """The lines of each training's ``metrics.jsonl``, by its name."""
+        places = {
+            "stage 1": self.base_folder,
+            **{f"k = {k}": self.own / f"k{k}" for k in self.plan.experiment.active},
+        }
+        found = {name: read_journal(place / "metrics.jsonl") for name, place in places.items()}
+        return {name: lines for name, lines in found.items() if lines}
