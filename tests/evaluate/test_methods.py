@@ -1,0 +1,197 @@
+"""Each method's buckets against what its name says, and the line-up on a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from flowhash.codes import topk_codes
+from flowhash.errors import InputError, MissingExtraError
+from flowhash.evaluate import (
+    Classifier,
+    Comparison,
+    Exhaustive,
+    InvertedLists,
+    Learned,
+    LearnedAlone,
+    Method,
+    Side,
+    TopDimensions,
+    VectorQuantisation,
+)
+from flowhash.evaluate import centroids as rooms
+from flowhash.evaluate.centroids import fit_centroids
+from flowhash.evaluate.lineup import run_all
+
+
+def clusters(items: int = 300, classes: int = 6, dim: int = 5, seed: int = 0) -> Side:
+    """Points around class middles; a classifier and a hash network that are mostly right."""
+    middles = np.random.default_rng(7).normal(size=(classes, dim))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, items)
+    embeddings = (middles[labels] + 0.5 * rng.normal(size=(items, dim))).astype(np.float32)
+    scores = (-((embeddings[:, None] - middles[None]) ** 2).sum(axis=2)).astype(np.float32)
+    activations = np.concatenate([scores, scores[:, :2] - 0.5], axis=1)
+    return Side(embeddings, labels, activations, scores)
+
+
+def test_codes_are_what_the_names_say() -> None:
+    side = clusters(40)
+    assert side.scores is not None
+    assert side.activations is not None
+    for k in (1, 2, 3):
+        largest = np.sort(np.argsort(-side.embeddings, axis=1, kind="stable")[:, :k], axis=1)
+        assert (topk_codes(TopDimensions(k).activations(side), k) == largest).all()
+    likeliest = Classifier().activations(side).argmax(axis=1)
+    assert (likeliest == side.scores.argmax(axis=1)).all()
+    assert (Learned(1).activations(side) == side.activations).all()
+    assert (LearnedAlone(1).embeddings(side) == side.activations).all()
+    assert (Exhaustive().activations(side) == 0).all()
+    assert Exhaustive().k is None
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_vector_quantisation_takes_the_nearest_centroids(train: bool) -> None:
+    database, other = clusters(200), clusters(150, seed=1)
+    method = VectorQuantisation(2, 8, other if train else None)
+    method.fit(database, database)
+    assert method.centroids is not None
+    assert method.name == ("vq-train" if train else "vq")
+    assert ("training set" if train else "searched table") in method.note
+    expected = fit_centroids((other if train else database).embeddings, 8, 0)
+    np.testing.assert_array_equal(method.centroids, expected)
+    codes = topk_codes(method.activations(database), 2)
+    gaps = ((database.embeddings[:, None] - method.centroids[None]) ** 2).sum(axis=2)
+    nearest = np.sort(np.argsort(gaps, axis=1)[:, :2], axis=1)
+    assert (codes == nearest).all()
+
+
+def test_inverted_lists_answer_as_faiss_does() -> None:
+    """The same centroids in FAISS's own index, the same number of lists opened: the same items."""
+    database, queries = clusters(500), clusters(60, seed=1)
+    method = InvertedLists(16, scanned=100.0, itself=False)
+    comparison = Comparison("test", database, queries, 6)
+    trial = comparison.run(method)
+    assert method.probe is not None
+    quantiser = faiss.IndexFlatL2(5)
+    quantiser.add(method.centroids)
+    index = faiss.IndexIVFFlat(quantiser, 5, 16)
+    index.is_trained = True
+    index.add(database.embeddings)
+    index.nprobe = method.probe
+    _, theirs = index.search(queries.embeddings, 4)
+    ours = comparison.answers(trial, np.arange(60), 4)
+    full = (theirs >= 0).all(axis=1)
+    assert full.sum() > 50
+    assert (ours[full] == theirs[full]).mean() > 0.99
+    # As near as a whole number of lists can come to what was asked for.
+    scanned = {}
+    for probe in range(1, 17):
+        order = np.argsort(-method.activations(queries), axis=1, kind="stable")[:, :probe]
+        lists = method.activations(database).argmax(axis=1)
+        scanned[probe] = np.mean([np.isin(lists, opened).sum() for opened in order])
+    assert min(scanned, key=lambda probe: abs(scanned[probe] - 100.0)) == method.probe
+    assert trial.row.scanned == pytest.approx(scanned[method.probe])
+    assert trial.row.k == 1
+
+
+def test_without_faiss_scikit_learn_finds_centroids(monkeypatch: Any) -> None:
+    def require(module: str, extra: str) -> Any:
+        if module == "faiss":
+            raise MissingExtraError("no faiss")
+        return original(module, extra)
+
+    original = rooms.require
+    monkeypatch.setattr(rooms, "require", require)
+    points = clusters(400, classes=4).embeddings
+    found = fit_centroids(points, 4)
+    assert found.shape == (4, 5)
+    error = ((points[:, None] - found[None]) ** 2).sum(axis=2).min(axis=1).mean()
+    assert error < ((points - points.mean(axis=0)) ** 2).sum(axis=1).mean() / 2
+
+
+def test_errors_say_what_is_missing() -> None:
+    bare = Side(np.zeros((3, 2), np.float32), np.zeros(3, np.int64))
+    with pytest.raises(InputError, match="no scores of a classifier"):
+        Classifier().activations(bare)
+    with pytest.raises(InputError, match="no activations of a hash network"):
+        Learned(1).activations(bare)
+    with pytest.raises(InputError, match="call fit first"):
+        VectorQuantisation(1, 2).activations(bare)
+    with pytest.raises(InputError, match="3 items for 4 centroids"):
+        fit_centroids(bare.embeddings, 4)
+    with pytest.raises(InputError, match="3 embeddings and 2 labels"):
+        Side(np.zeros((3, 2), np.float32), np.zeros(2, np.int64))
+
+
+class _Source:
+    def __init__(self, database: Side, queries: Side | None, train: Side | None) -> None:
+        self.sides = database, queries, train
+
+    def database(self, active: int | None) -> Side:
+        return self.sides[0]
+
+    def queries(self, active: int | None) -> Side | None:
+        return self.sides[1]
+
+    def train(self) -> Side | None:
+        return self.sides[2]
+
+    def passes(self, active: int) -> int:
+        return 2
+
+    def alone(self, active: int) -> bool:
+        return True
+
+
+def brute_force(side: Side, method: Method, top: int) -> tuple[float, float]:
+    """Pr@K and SUF of each item among the others, for methods without further lists."""
+    activations, embeddings = method.activations(side), method.embeddings(side)
+    codes = [set(code) for code in topk_codes(activations, method.active).tolist()]
+    right = scanned = 0
+    for query in range(len(side)):
+        order = np.argsort(-activations[query], kind="stable")
+        others = [item for item in range(len(side)) if item != query]
+        opened = method.active
+        found = [item for item in others if codes[item] & set(order[:opened].tolist())]
+        scanned += len(found)
+        while len(found) < top:
+            opened += 1
+            found = [item for item in others if codes[item] & set(order[:opened].tolist())]
+        gaps = ((embeddings[found] - embeddings[query]) ** 2).sum(axis=1)
+        nearest = np.array(found)[np.argsort(gaps, kind="stable")[:top]]
+        right += (side.labels[nearest] == side.labels[query]).sum()
+    return 100 * right / (top * len(side)), (len(side) - 1) * len(side) / scanned
+
+
+def test_the_line_up_through_one_table() -> None:
+    side = clusters(120)
+    comparison, trials = run_all("test", _Source(side, None, clusters(90, seed=2)), (1, 2), 8, 6)
+    names = [(trial.row.k, trial.row.method) for trial in trials]
+    every = ["th", "vq", "vq-train", "ivf", "classifier", "flowhash", "flowhash-own"]
+    assert names == [(None, "exhaustive"), *((k, name) for k in (1, 2) for name in every)]
+    for trial in trials:
+        row = trial.row
+        assert (row.table, row.items, row.queries) == ("test", 120, 120)
+        assert row.nmi is None or row.k == 1
+        if row.method != "ivf":
+            precision, speed_up = brute_force(side, trial.method, 4)
+            assert row.pr4 == pytest.approx(precision)
+            assert row.suf == pytest.approx(speed_up)
+            assert row.scanned == pytest.approx(119 / speed_up)
+        assert row.seconds > 0
+        assert row.flat is not None
+        assert row.flat > 0
+    exhaustive, ours = trials[0].row, trials[6].row
+    assert exhaustive.suf == 1.0
+    assert (exhaustive.recall1, exhaustive.recall16) == (100, 100)
+    assert ours.passes == 2
+    assert trials[7].row.passes == 1
+    answers = comparison.answers(trials[0], np.array([3, 5]), 4)
+    for query, found in zip((3, 5), answers, strict=True):
+        gaps = ((side.embeddings - side.embeddings[query]) ** 2).sum(axis=1)
+        gaps[query] = np.inf
+        assert set(found.tolist()) == set(np.argsort(gaps)[:4].tolist())
