@@ -46,6 +46,17 @@ def test_the_examples_of_the_learning_page_run(
     assert len(names["encoded"]) == len(names["splits"].test)
 
 
+def test_the_examples_of_the_evaluation_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in python_blocks("docs/evaluation.md"):
+        exec(compile(block, "docs/evaluation.md", "exec"), names)
+    assert {row.table for row in names["outcome"].rows} == {"train", "test"}
+    assert 25 < names["found"].speed_up < 35
+
+
 def test_the_examples_of_the_table_page_run() -> None:
     names: dict[str, object] = {}
     for block in python_blocks("docs/table.md"):

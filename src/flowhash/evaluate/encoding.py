@@ -42,7 +42,7 @@ class Encodings:
         def make() -> NDArray[np.float32]:
             return self._finished(self.features(items, name, network), network)
 
-        return self._kept(f"outputs-{name}-{digest(network)}", make)
+        return self._kept(f"outputs-{name}-{_split(items)}-{digest(network)}", make)
 
     def features(
         self,
@@ -76,7 +76,7 @@ class Encodings:
             shown = tracked(made, f"encode {name}", len(starts))
             return np.concatenate([part for [part] in shown])
 
-        return self._kept(f"features-{name}-{digest(network.backbone)}", make)
+        return self._kept(f"features-{name}-{_split(items)}-{digest(network.backbone)}", make)
 
     def _kept(self, name: str, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """What the file holds, mapped; made where there is none, and put in place in one step."""
@@ -99,6 +99,11 @@ class Encodings:
                 rows = torch.from_numpy(np.array(features[start : start + ROWS]))
                 parts.append(network.finish(rows.to(self.device)).float().cpu().numpy())
         return np.concatenate(parts)
+
+
+def _split(items: LabelledItems) -> str:
+    """What tells two splits of one name apart, without reading all items."""
+    return hashlib.sha256(np.ascontiguousarray(items.labels).tobytes()).hexdigest()[:8]
 
 
 def digest(network: nn.Module) -> str:
