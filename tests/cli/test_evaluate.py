@@ -60,20 +60,24 @@ def test_evaluate_writes_rows_and_a_report(trained: tuple[Path, Path], tmp_path:
         (("reproduce", "cifar100", "--out", "x", "--loss", "circle"), "circle"),
         (("reproduce", "cifar100", "--out", "x", "--preset", "gpu"), "paper"),
         (("reproduce", "imagenet32", "--out", "x"), "no cpu preset for imagenet32"),
-        (("reproduce", "cifar100", "--out", "x", "--seeds", "0"), "--folder"),
+        (("reproduce", "cifar100", "--out", "x", "--seeds", "0"), "seeds is 0"),
+        (("reproduce", "cifar100", "--out", "x"), "--folder"),
+        (("reproduce", "cifar100", "--out", "/dev/null/x"), "cannot write to /dev/null/x"),
         (("reproduce", "cifar100", "--out", "x", "--folder", "nowhere"), "nowhere"),
     ],
 )
-def test_a_users_mistake_is_one_line(words: tuple[str, ...], said: str) -> None:
-    done = run(COMMAND, *words)
+def test_a_users_mistake_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    done = run(COMMAND, *(str(tmp_path / word) if word == "x" else word for word in words))
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 
 
-def test_data_that_does_not_fit_the_encoder_is_one_line(trained: tuple[Path, Path]) -> None:
-    done = run(COMMAND, "evaluate", str(trained[1]), "digits", "--out", "x")
+def test_data_that_does_not_fit_the_encoder_is_one_line(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    done = run(COMMAND, "evaluate", str(trained[1]), "digits", "--out", str(tmp_path / "x"))
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "8" in done.stderr

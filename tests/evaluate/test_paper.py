@@ -13,11 +13,11 @@ from flowhash.errors import InputError
 from flowhash.evaluate.paper import (
     EXPERIMENTS,
     PAPER_SOLVER_SECONDS,
-    expected_suf,
     paper_experiment,
     paper_rows,
 )
 from flowhash.evaluate.results import read_rows, write_rows
+from flowhash.quality import expected_speed_up
 
 SUFFIXES = {"": "exhaustive", "-Th": "th", "-VQ": "vq", "-Ours": "flowhash"}
 LABELS = {
@@ -175,11 +175,11 @@ def test_items_of_the_tables() -> None:
 def test_expected_suf_counts_pairs_of_codes(buckets: int, active: int) -> None:
     codes = [set(code) for code in combinations(range(buckets), active)]
     met = sum(bool(codes[0] & other) for other in codes)
-    assert expected_suf(buckets, active) == pytest.approx(len(codes) / met, rel=1e-15)
+    assert expected_speed_up(buckets, active) == pytest.approx(len(codes) / met, rel=1e-15)
 
 
 def test_expected_suf_nears_d_over_k_squared() -> None:
-    assert math.isclose(expected_suf(10**6, 3), 10**6 / 9, rel_tol=1e-4)
+    assert math.isclose(expected_speed_up(10**6, 3), 10**6 / 9, rel_tol=1e-4)
 
 
 def test_what_the_paper_has_not() -> None:

@@ -11,15 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from flowhash.data import LabelledItems, Preprocessing, Splits
+from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.data.items import ArrayItems
 from flowhash.encoder import Encoder
-from flowhash.errors import InputError
+from flowhash.errors import DamagedFileError, InputError
 from flowhash.evaluate import METHODS, paper_experiment, read_rows, reproduce
+from flowhash.evaluate import heads as heads_room
 from flowhash.evaluate import plan as plans
+from flowhash.evaluate import trainings as trainings_room
+from flowhash.evaluate.encoding import Encodings, passes_of
+from flowhash.evaluate.heads import mirrored
 from flowhash.evaluate.output import write_reproduction
 from flowhash.evaluate.plan import make_plan
 from flowhash.evaluate.trainings import Trainings
+from flowhash.networks import EmbeddingNetwork, build_backbone
 
 CLASSES = 20
 ROWS = ("method", "table", "k", "seed", "suf", "pr1", "pr4", "pr16", "nmi", "scanned", "seconds")
@@ -107,6 +112,68 @@ def test_goes_on_and_shares_the_trunk(short: None, tmp_path: Path, monkeypatch: 
     assert len(other.rows) > 5
 
 
+def test_interrupted_it_goes_on_to_the_same_numbers(
+    short: None, tmp_path: Path, monkeypatch: Any
+) -> None:
+    splits = pictures()
+    whole = reproduce(splits, "cifar100", "npairs", tmp_path / "whole", quiet=True, unseen=False)
+    original, calls = trainings_room.train, []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    place = tmp_path / "parts"
+    monkeypatch.setattr(heads_room, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(splits, "cifar100", "npairs", place, quiet=True, unseen=False)
+    monkeypatch.setattr(heads_room, "train", original)
+    again = reproduce(splits, "cifar100", "npairs", place, quiet=True, unseen=False)
+    for one, other in zip(whole.rows, again.rows, strict=True):
+        assert (one.method, one.k, one.suf, one.pr1, one.pr16, one.nmi) == (
+            other.method, other.k, other.suf, other.pr1, other.pr16, other.nmi,
+        )  # fmt: skip
+
+
+def test_what_is_kept_is_that_of_the_same_items(tmp_path: Path) -> None:
+    splits = pictures()
+    network = EmbeddingNetwork(build_backbone({"name": "residual", "width": 4, "blocks": [1]}), 3)
+    encodings = Encodings(tmp_path, splits.preprocessing, "cpu", quiet=True)
+    assert splits.test is not None
+    first = np.array(encodings.outputs(splits.test, "test", network))
+    assert (encodings.outputs(splits.test, "test", network) == first).all()
+    # The same labels on other images, under the same name.
+    images = splits.test.take(np.arange(len(splits.test)))[:, ::-1]
+    other = LabelledItems(
+        ArrayItems(np.ascontiguousarray(images)), splits.test.labels, splits.test.class_names, "x"
+    )
+    assert not np.allclose(encodings.outputs(other, "test", network), first)
+    plain = encodings.features(splits.test, "test", network, Augmentation(pad=1), (0,))
+    wider = encodings.features(splits.test, "test", network, Augmentation(pad=3), (0,))
+    assert not np.allclose(plain, wider)
+    assert encodings.seconds() > 0
+    for path in tmp_path.glob("outputs-*.npy"):
+        path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(DamagedFileError, match="delete it"):
+        encodings.outputs(splits.test, "test", network)
+
+
+def test_a_mirrored_network_does_not_tell_left_from_right(tmp_path: Path) -> None:
+    network = EmbeddingNetwork(build_backbone({"name": "residual", "width": 4, "blocks": [1]}), 3)
+    twice = mirrored(network.eval())
+    images = torch.randn(5, 3, 8, 8)
+    with torch.no_grad():
+        expected = network.finish((network.backbone(images) + network.backbone(images.flip(3))) / 2)
+        torch.testing.assert_close(twice(images), expected)
+        torch.testing.assert_close(twice(images.flip(3)), twice(images))
+    again = build_backbone(twice.backbone.spec)  # what an encoder stores
+    again.load_state_dict(twice.backbone.state_dict())
+    assert passes_of(twice) == 2
+    assert passes_of(network) == 1
+
+
 def test_the_encoder_is_whole(short: None, tmp_path: Path) -> None:
     """What learned from features takes images, in one pass, and gives the same activations."""
     splits = pictures()
@@ -124,11 +191,12 @@ def test_the_encoder_is_whole(short: None, tmp_path: Path) -> None:
     again = Encoder.load(tmp_path / "encoder")
     assert again.fingerprint == encoder.fingerprint
     # The classifier is stage 1's: after its few steps it does better than chance, 1 of 20.
-    scores = trainings.encoded(splits.train, "train", trainings.base()) @ trainings.classifier().T
+    embeddings = trainings.encoded(splits.train, "train", trainings.base())
+    scores = trainings.classifier().scores(embeddings)
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.12
 
 
-def test_a_base_without_classes_gets_a_logistic_regression(tmp_path: Path) -> None:
+def test_a_base_without_classes_gets_a_classifier(tmp_path: Path) -> None:
     plan = make_plan("cifar100", "triplet", "paper", 0)
     stage = replace(plan.hash.hash, steps=2, classes=5, items=2, outputs=8)
     assert plan.hash.base is not None
@@ -139,9 +207,9 @@ def test_a_base_without_classes_gets_a_logistic_regression(tmp_path: Path) -> No
     )  # fmt: skip
     splits = pictures()
     trainings = Trainings(replace(plan, base=settings, hash=settings), splits, tmp_path, quiet=True)
-    weights = trainings.classifier()
-    assert weights.shape == (CLASSES, 8)
-    scores = trainings.encoded(splits.train, "train", trainings.base()) @ weights.T
+    classifier = trainings.classifier()
+    assert classifier.weights.shape == (CLASSES, 8)
+    scores = classifier.scores(trainings.encoded(splits.train, "train", trainings.base()))
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.3
     assert trainings.encoder(1).active == 1
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.errors import MissingExtraError
+from flowhash.cli.evaluate import require_evaluation
+from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
@@ -21,8 +23,7 @@ SIDE = 8
 def learn_and_report(console: Console, out: Path) -> None:
     """Train on digits, put all methods through the table, print the rows, write the report."""
     try:
-        for module in ("torch", "matplotlib", "jinja2"):
-            require(module, "evaluate")
+        require_evaluation()
     except MissingExtraError as error:
         console.print(f"Nothing is learned here: {error}\n", markup=False)
         return
@@ -34,7 +35,11 @@ def learn_and_report(console: Console, out: Path) -> None:
 
     splits = open_data("digits")
     console.print("Learning buckets from the same digits: both stages, a few seconds …")
-    encoder = train(splits, preset("cpu-digits"), out / "run", quiet=True)
+    try:
+        encoder = train(splits, preset("cpu-digits"), out / "run", quiet=True)
+    except InputError:  # of another FlowHash, with other settings
+        shutil.rmtree(out / "run")
+        encoder = train(splits, preset("cpu-digits"), out / "run", quiet=True)
     outcome = evaluate(encoder, splits, draw=drawn)
     outcome.curves = {"digits": read_journal(out / "run" / "metrics.jsonl")}
     written = write_evaluation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def evaluate(
     quiet: bool,
 ) -> None:
     """Load the encoder, open the data, compare, print the table, write the report."""
-    require("torch", "evaluate")
+    require_evaluation()
+    writable(out)
     from flowhash.encoder import Encoder
     from flowhash.evaluate import evaluate
     from flowhash.evaluate.output import write_evaluation
@@ -37,7 +39,7 @@ def evaluate(
     encoder = Encoder.load(folder)
     splits = opened(source, {name: value for name, value in opening.items() if value})
     outcome = evaluate(
-        encoder, splits, seed=seed, device=device,
+        encoder, splits, seed=seed, device=device, progress=not quiet,
         say=(lambda words: None) if quiet else (lambda words: print(words, flush=True)),
     )  # fmt: skip
     lines = read_journal(run / "metrics.jsonl")
@@ -46,6 +48,24 @@ def evaluate(
     title = f"FlowHash on {Path(splits.train.source).name}"
     for path in write_evaluation(outcome, out, title, command()):
         print(f"wrote {path}")
+
+
+def require_evaluation() -> None:
+    """See that everything is installed before hours are spent."""
+    for module in ("torch", "sklearn", "PIL", "matplotlib", "jinja2"):
+        require(module, "evaluate")
+
+
+def writable(folder: Path) -> None:
+    """Make a folder for results before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {folder}: {error.strerror}; choose another folder"
+        ) from error
 
 
 def command() -> str:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flowhash.cli.evaluate import require_evaluation, writable
 from flowhash.cli.fit import opened
 from flowhash.errors import InputError
-from flowhash.extras import require
 
 DATA = ("cifar100", "imagenet32")
 
@@ -29,12 +29,17 @@ def reproduce(
     """Open the data, train what is missing, search, write, say where it is."""
     if data not in DATA:
         raise InputError(f"the data set is {data!r}; the paper has {' and '.join(DATA)}")
-    require("torch", "evaluate")
+    if seeds < 1:
+        raise InputError(f"seeds is {seeds}; expected one or more")
+    require_evaluation()
     from flowhash.evaluate import reproduce
     from flowhash.evaluate.output import write_reproduction
     from flowhash.evaluate.plan import make_plan
 
     plan = make_plan(data, loss, preset)  # a wrong name is found before the data is opened
+    place = out / "results" if results is None else results
+    writable(out)
+    writable(place)
     splits = opened(data, {name: value for name, value in opening.items() if value})
     try:
         outcome = reproduce(
@@ -44,7 +49,6 @@ def reproduce(
     except KeyboardInterrupt:
         print(f"flowhash: stopped; the same command goes on from {out}", file=sys.stderr)
         sys.exit(130)
-    place = out / "results" if results is None else results
     words = (
         f"flowhash reproduce {data} --loss {loss} --preset {preset} --seeds {seeds}"
         f"{'' if unseen else ' --no-unseen'} --folder DATA --out RUNS"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flowhash.evaluate.own import evaluate
     from flowhash.evaluate.paper import paper_experiment, paper_rows
     from flowhash.evaluate.report import write_report
-    from flowhash.evaluate.reproduce import reproduce
+    from flowhash.evaluate.reproduction import reproduce
     from flowhash.evaluate.results import METHODS, Report, Row, read_rows, write_rows
     from flowhash.evaluate.sides import Side
     from flowhash.quality import (
@@ -60,7 +60,7 @@ _ROOMS = {
     "paper_experiment": "evaluate.paper",
     "paper_rows": "evaluate.paper",
     "read_rows": "evaluate.results",
-    "reproduce": "evaluate.reproduce",
+    "reproduce": "evaluate.reproduction",
     "write_report": "evaluate.report",
     "write_rows": "evaluate.results",
 }

@@ -9,7 +9,7 @@ from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 
 ROUNDS = 25
-POINTS_EACH = 256  # of the items, at most so many a centroid are looked at: FAISS's own default
+POINTS_EACH = 2_000  # items that are looked at for each centroid, at most
 
 
 def fit_centroids(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes import ordered_buckets, topk_codes
-from flowhash.errors import MissingExtraError
-from flowhash.evaluate.methods import Exhaustive, Method
+from flowhash.evaluate.methods import Exhaustive, InvertedLists, Method
 from flowhash.evaluate.results import Row
 from flowhash.evaluate.sides import Side
-from flowhash.extras import require
+from flowhash.evaluate.timing import PAIRS, TIMED, TOP, flat_seconds, lists_seconds, median_seconds
 from flowhash.quality import (
     Exact,
     LabelledTable,
@@ -25,15 +23,13 @@ from flowhash.quality import (
     measure,
     normalised_information,
     purity,
+    scanned_variance,
 )
-from flowhash.threads import available_threads
 
 TOPS = (1, 4, 16)
 BLOCK = 50_000  # items that are added at once
 EXACT = 5_000  # queries that exhaustive search answers for recall@K, at most
-TIMED = 10_000  # queries of a timing, at most
-PAIRS = 2_000_000_000  # pairs of query and item that a timing of FAISS Flat compares, at most
-TURNS = 3
+LARGEST_CLASS = 5_000  # mAP@R ranks as many items a query; it is left out for larger classes
 
 
 @dataclass(frozen=True)
@@ -42,13 +38,15 @@ class Trial:
 
     Attributes:
         row: its numbers.
-        index: its table.
         method: itself, fitted.
+        index: its table.
+        queries: what was asked, with the activations of its own k.
     """
 
     row: Row
-    index: LabelledTable
     method: Method
+    index: LabelledTable
+    queries: Side
 
 
 class Comparison:
@@ -80,16 +78,20 @@ class Comparison:
         if self.exact is None:
             self.exact = self._answers()
         found = measure(
-            index, self._blocks(method), TOPS, probe=method.probe, exact=self.exact, average=True
-        )
+            index, self._blocks(method), TOPS, probe=method.probe, exact=self.exact,
+            average=int(index.sizes.max()) <= LARGEST_CLASS,
+        )  # fmt: skip
         single = method.k == 1 and method.active == 1
-        recall = found.recall or {}
+        plain = method.probe is None
+        assert found.recall is not None
+        recall = found.recall
         row = Row(
             method.name, self.table, method.k, self.seed, found.speed_up,
             pr1=100 * found.precision[1], pr4=100 * found.precision[4],
             pr16=100 * found.precision[16],
             nmi=100 * normalised_information(index.counts) if single else None,
-            scanned=found.scanned, seconds=self._seconds(index, method), flat=self.flat,
+            scanned=found.scanned, seconds=self._seconds(index, method),
+            flat=None if method.own_vectors else self.flat,
             passes=method.passes, buckets=index.buckets, items=len(index),
             queries=found.queries, suf1=found.speed_ups[1], suf4=found.speed_ups[4],
             suf16=found.speed_ups[16],
@@ -97,13 +99,15 @@ class Comparison:
             purity=100 * purity(index.counts) if single else None,
             recall1=100 * recall[1], recall4=100 * recall[4], recall16=100 * recall[16],
             map_r=None if found.average_precision is None else 100 * found.average_precision,
-            expected=expected_speed_up(index.buckets, method.active), note=method.note,
+            expected=expected_speed_up(index.buckets, method.active) if plain else None,
+            variance=scanned_variance(len(index), index.buckets, method.active) if plain else None,
+            note=method.note,
         )  # fmt: skip
-        return Trial(row, index, method)
+        return Trial(row, method, index, self.queries)
 
     def answers(self, trial: Trial, chosen: NDArray[np.int64], top: int) -> NDArray[np.int64]:
         """Positions of what a method returns for some queries [q, top], for pictures."""
-        side = self.queries.rows(chosen)
+        side = trial.queries.rows(chosen)
         order = ordered_buckets(trial.method.activations(side))
         spare = 1 if self.itself else 0
         found = trial.index.table.search(
@@ -139,43 +143,24 @@ class Comparison:
         )
 
     def _seconds(self, index: LabelledTable, method: Method) -> float:
-        """Of one query in a batch: ordering its buckets and searching them for 16 items."""
+        """Of one query in a batch: ordering its buckets and searching them for 16 items.
+
+        What a network makes is there already; distances to centroids belong to the search.
+        """
         side = self.queries.rows(slice(0, TIMED))
         if isinstance(method, Exhaustive):  # slow: as many as FAISS Flat gets
             side = side.rows(slice(0, max(1, PAIRS // max(1, len(self.database)))))
         activations, probe = method.activations(side), method.probe or method.active
         embeddings = np.ascontiguousarray(method.embeddings(side))
 
+        if isinstance(method, InvertedLists):
+            seconds = lists_seconds(method, self.database.embeddings, embeddings)
+            if seconds is not None:
+                return seconds
+
         def search() -> None:
-            order = ordered_buckets(activations, first=probe)
-            index.table.search(order, embeddings, top=max(TOPS), probe=probe)
+            made = method.activations(side) if method.computes else activations
+            order = ordered_buckets(made, first=probe)
+            index.table.search(order, embeddings, top=TOP, probe=probe)
 
-        return _median_seconds(search) / len(side)
-
-
-def flat_seconds(database: NDArray[np.float32], queries: NDArray[np.float32]) -> float | None:
-    """FAISS Flat's time for one query in a batch, on as many threads; None without FAISS."""
-    try:
-        faiss = require("faiss", "evaluate")
-    except MissingExtraError:
-        return None
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(available_threads())
-    try:
-        index = faiss.IndexFlatL2(database.shape[1])
-        index.add(np.ascontiguousarray(database, np.float32))
-        count = max(1, min(TIMED, PAIRS // max(1, len(database))))
-        asked = np.ascontiguousarray(queries[:count], np.float32)
-        return _median_seconds(lambda: index.search(asked, max(TOPS))) / len(asked)
-    finally:
-        faiss.omp_set_num_threads(threads)
-
-
-def _median_seconds(work: Callable[[], object]) -> float:
-    work()  # compile, warm the caches
-    seconds = []
-    for _ in range(TURNS):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))
+        return median_seconds(search) / len(side)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from flowhash.bars import tracked
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
+from flowhash.errors import DamagedFileError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
@@ -28,10 +30,13 @@ class Encodings:
         folder: where they are kept.
         preprocessing: what the networks take.
         device: "auto", "cpu" or "cuda".
+        quiet: no progress on the terminal.
     """
 
-    def __init__(self, folder: Path, preprocessing: Preprocessing, device: str = "auto") -> None:
-        self.folder, self.preprocessing = folder, preprocessing
+    def __init__(
+        self, folder: Path, preprocessing: Preprocessing, device: str = "auto", quiet: bool = False
+    ) -> None:
+        self.folder, self.preprocessing, self.quiet = folder, preprocessing, quiet
         self.device = device_of(device)
 
     def outputs(
@@ -42,7 +47,7 @@ class Encodings:
         def make() -> NDArray[np.float32]:
             return self._finished(self.features(items, name, network), network)
 
-        return self._kept(f"outputs-{name}-{_split(items)}-{digest(network)}", make)
+        return self._kept(f"outputs-{name}-{self._split(items)}-{digest(network)}", make)
 
     def features(
         self,
@@ -73,21 +78,42 @@ class Encodings:
             starts = range(0, len(items), BATCH)
             batches = (batch(start) for start in starts)
             made = outputs([network.backbone.to(self.device)], batches, self.device)
-            shown = tracked(made, f"encode {name}", len(starts))
+            shown = made if self.quiet else tracked(made, f"encode {name}", len(starts))
             return np.concatenate([part for [part] in shown])
 
-        return self._kept(f"features-{name}-{_split(items)}-{digest(network.backbone)}", make)
+        way = "" if augmentation is None else _short(repr((augmentation, seed)).encode())
+        known = f"{self._split(items)}{way}-{digest(network.backbone)}"
+        return self._kept(f"features-{name}-{known}", make)
 
     def _kept(self, name: str, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
         """What the file holds, mapped; made where there is none, and put in place in one step."""
         path = self.folder / f"{name}.npy"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
+            began = time.perf_counter()
             part = path.with_suffix(".part.npy")
             np.save(part, make(), allow_pickle=False)
+            spent = path.with_suffix(".seconds")
+            spent.write_text(repr(time.perf_counter() - began))
             part.replace(path)
-        found: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
+        try:
+            found: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, EOFError) as error:
+            raise DamagedFileError(
+                f"{path} is damaged ({error}); delete it, and the same command makes it anew"
+            ) from error
         return found
+
+    def seconds(self) -> float:
+        """How long the backbones took for what is kept."""
+        return sum(float(path.read_text()) for path in self.folder.glob("features-*.seconds"))
+
+    def _split(self, items: LabelledItems) -> str:
+        """What tells two splits of one name apart, without reading all items."""
+        some = items.take(np.linspace(0, len(items) - 1, 16).astype(np.int64))
+        arrays = self.preprocessing.arrays()
+        parts = [items.labels, some, *(arrays[name] for name in sorted(arrays))]
+        return _short(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
     def _finished(
         self, features: NDArray[np.float32], network: EmbeddingNetwork
@@ -101,14 +127,18 @@ class Encodings:
         return np.concatenate(parts)
 
 
-def _split(items: LabelledItems) -> str:
-    """What tells two splits of one name apart, without reading all items."""
-    return hashlib.sha256(np.ascontiguousarray(items.labels).tobytes()).hexdigest()[:8]
+def _short(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def passes_of(network: EmbeddingNetwork) -> int:
+    """Forward passes that one item takes; more than one where the backbone looks at views."""
+    return int(getattr(network.backbone, "passes", 1))
 
 
 def digest(network: nn.Module) -> str:
     """What tells the weights of two networks apart."""
-    found = hashlib.sha256()
+    found = hashlib.sha256(repr(getattr(network, "spec", "")).encode())
     for name, value in network.state_dict().items():
         found.update(name.encode())
         found.update(value.detach().cpu().contiguous().numpy().tobytes())

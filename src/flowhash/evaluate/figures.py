@@ -18,9 +18,10 @@ from flowhash.codes import assign_codes
 from flowhash.codes.ortools import ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.evaluate.grid import group_seeds
-from flowhash.evaluate.paper import PAPER_SOLVER_SECONDS, expected_suf
+from flowhash.evaluate.paper import PAPER_SOLVER_SECONDS
 from flowhash.evaluate.results import METHODS, Row
 from flowhash.extras import require
+from flowhash.quality import expected_speed_up
 
 EXTRA = "evaluate"
 SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets alike
@@ -232,7 +233,7 @@ def suf_figure(
     with _style():
         figure = _figure(4.4)
         axis = figure.subplots()
-        curve = [expected_suf(buckets, k) for k in active]
+        curve = [expected_speed_up(buckets, k) for k in active]
         axis.plot(active, curve, color="black", label="expected (Eq. 9)")
         _suf_lines(axis, rows, paper, table)
         if paper:

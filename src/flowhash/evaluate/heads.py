@@ -20,6 +20,7 @@ from flowhash.encoder import Encoder
 from flowhash.evaluate.encoding import Encodings
 from flowhash.learn import Settings, train, train_base
 from flowhash.networks import EmbeddingNetwork, build_backbone
+from flowhash.networks.mirrored import Mirrored
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,21 @@ class Heads:
         network: whose backbone is frozen; its last layer is one base to rank by.
         splits: of images.
         features: splits of the backbone's features, from ``feature_splits``.
+        device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
     """
 
     network: EmbeddingNetwork
     splits: Splits
     features: Splits
+    device: str = "auto"
     quiet: bool = False
 
     def base(self, settings: Settings, folder: Path) -> EmbeddingNetwork:
         """The backbone with a new last layer for the embedding, learned by stage 1."""
-        learned = train_base(self.features, _linear(settings), folder, quiet=self.quiet)
+        learned = train_base(
+            self.features, _linear(settings), folder, device=self.device, quiet=self.quiet
+        )
         return self._whole(learned)
 
     def encoder(
@@ -53,7 +58,7 @@ class Heads:
         """The base with a hash network on the same backbone, learned by Algorithm 1."""
         learned = train(
             self.features, _linear(settings), folder, base=self._short(base),
-            directions=directions, quiet=self.quiet,
+            directions=directions, device=self.device, quiet=self.quiet,
         )  # fmt: skip
         return Encoder(
             base, self._whole(learned.hash), self.splits.preprocessing, settings.active,
@@ -75,6 +80,13 @@ class Heads:
         short = EmbeddingNetwork(plain, whole.outputs, whole.unit)
         short.head.load_state_dict(whole.head.state_dict())
         return short.eval()
+
+
+def mirrored(network: EmbeddingNetwork) -> EmbeddingNetwork:
+    """The same network, which looks at each image and at its mirror image."""
+    twice = EmbeddingNetwork(Mirrored(network.backbone), network.outputs, network.unit)
+    twice.head.load_state_dict(network.head.state_dict())
+    return twice.eval()
 
 
 def feature_splits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from flowhash.evaluate.compare import Comparison, Trial
@@ -18,6 +19,7 @@ from flowhash.evaluate.methods import (
 )
 from flowhash.evaluate.results import METHODS, Row
 from flowhash.evaluate.sides import Side
+from flowhash.quality import LabelledTable
 
 Say = Callable[[str], None]
 
@@ -37,8 +39,14 @@ class Source(Protocol):
     def train(self) -> Side | None:
         """The training set, to fit centroids on; None where it is what is searched."""
 
-    def passes(self, active: int) -> int:
-        """Forward passes that the hash network for k = ``active`` takes a query."""
+    def passes(self) -> int:
+        """Forward passes that an embedding takes; more than one where it is a mean of views."""
+
+    def shared(self, active: int) -> bool:
+        """Whether the hash network for k = ``active`` shares the base's backbone."""
+
+    def ranked(self) -> bool:
+        """Whether a base network ranks; where the hash network does, Th would be FlowHash."""
 
     def alone(self, active: int) -> bool:
         """Whether its outputs are of length one, so that they can rank as well."""
@@ -72,9 +80,14 @@ def run_all(
     for k, method in _methods(source, comparison, trials, actives, buckets, seed):
         if k is not None:
             comparison.database = source.database(k)
-            comparison.queries = source.queries(k) or comparison.database
-        trials.append(comparison.run(method))
-        say(in_words(trials[-1].row))
+            asked = source.queries(k)
+            comparison.queries = comparison.database if asked is None else asked
+        method.passes *= source.passes()
+        trial = comparison.run(method)
+        if k not in (None, actives[0]):  # only the first k is pictured: let go of other tables
+            trial = replace(trial, index=LabelledTable(1, 1, 1, 1))
+        trials.append(trial)
+        say(in_words(trial.row))
     places = list(METHODS)
     trials.sort(key=lambda trial: (trial.row.k or 0, places.index(trial.row.method)))
     return comparison, trials
@@ -92,11 +105,11 @@ def _methods(
     yield None, Exhaustive()
     train = source.train()
     for k in actives:
-        yield k, Learned(k, source.passes(k))
+        yield k, Learned(k, 1 if source.shared(k) else 2)
         scanned = trials[-1].row.scanned
         if source.alone(k):
             yield k, LearnedAlone(k)
-        if k <= comparison.database.embeddings.shape[1]:
+        if source.ranked() and k <= comparison.database.embeddings.shape[1]:
             yield k, TopDimensions(k)
         if len(comparison.database) >= buckets:
             yield k, VectorQuantisation(k, buckets, None, seed)

@@ -1,20 +1,28 @@
 """The ways to search that are compared, one small class each; all go through the same table.
 
 A method says which buckets an item prefers: its *activations*. The largest k are the item's code
-and the buckets that a query opens; what is ranked by is the base embedding for all of them.
+and the buckets that a query opens. All but one rank by the base embedding.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes import ordered_buckets
 from flowhash.errors import InputError
-from flowhash.evaluate.centroids import distances_below, fit_centroids
+from flowhash.evaluate.centroids import POINTS_EACH, distances_below, fit_centroids
 from flowhash.evaluate.sides import Side
+
+BLOCK = 50_000  # items that are looked at together
+
+
+def _blocks(side: Side) -> Iterator[Side]:
+    for start in range(0, len(side), BLOCK):
+        yield side.rows(slice(start, start + BLOCK))
 
 
 class Method(ABC):
@@ -25,11 +33,15 @@ class Method(ABC):
         active: k, buckets an item lies in.
         probe: buckets a query opens; None for k.
         passes: forward passes of a network a query.
+        computes: whether activations are computed in the search, not by a network before it.
+        own_vectors: whether it ranks by other vectors than the base embedding.
         note: what a reader must know, after ``fit``.
     """
 
     name: str
     passes = 1
+    computes = False
+    own_vectors = False
 
     def __init__(self, active: int = 1) -> None:
         self.active = active
@@ -89,6 +101,8 @@ class VectorQuantisation(Method):
         seed: of k-means.
     """
 
+    computes = True
+
     def __init__(self, active: int, buckets: int, train: Side | None = None, seed: int = 0) -> None:
         super().__init__(active)
         self.buckets, self.train, self.seed = buckets, train, seed
@@ -100,7 +114,9 @@ class VectorQuantisation(Method):
         source = database if self.train is None else self.train
         self.centroids = fit_centroids(source.embeddings, self.buckets, self.seed)
         where = "the searched table" if self.train is None else "the training set"
-        self.note = f"{len(self.centroids)} centroids of {where}"
+        looked = POINTS_EACH * self.buckets
+        some = f", fitted on {looked:,} of its items" if len(source) > looked else ""
+        self.note = f"{len(self.centroids)} centroids of {where}{some}"
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """The nearer a centroid, the more its bucket is preferred."""
@@ -137,8 +153,14 @@ class InvertedLists(VectorQuantisation):
     def fit(self, database: Side, queries: Side) -> None:
         """Find centroids, and how many lists to open."""
         super().fit(database, queries)
-        loads = np.bincount(self.activations(database).argmax(axis=1), minlength=self.buckets)
-        opened = np.cumsum(loads[ordered_buckets(self.activations(queries))], axis=1).mean(axis=0)
+        loads, opened = np.zeros(self.buckets, np.int64), np.zeros(self.buckets)
+        for part in _blocks(database):
+            lists = self.activations(part).argmax(axis=1)
+            loads += np.bincount(lists, minlength=self.buckets)
+        for part in _blocks(queries):
+            order = ordered_buckets(self.activations(part))
+            opened += np.cumsum(loads[order], axis=1).sum(axis=0)
+        opened /= len(queries)
         self.probe = int(np.abs(opened - self.itself - self.scanned).argmin()) + 1
         lists = "list" if self.probe == 1 else "lists"
         self.note = (
@@ -184,6 +206,7 @@ class LearnedAlone(Learned):
     """FlowHash without its base: the hash network's outputs rank as well, one network for both."""
 
     name = "flowhash-own"
+    own_vectors = True
 
     def __init__(self, active: int) -> None:
         super().__init__(active, passes=1)

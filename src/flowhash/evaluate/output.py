@@ -131,8 +131,6 @@ def _markdown(outcome: Outcome, experiment: Experiment, facts: list[tuple[str, s
     if any(row.table == tables.UNSEEN for row in outcome.rows):
         parts += [
             "## Classes that training had not",
-            "Trained on four fifths of the classes, drawn by the seed; the test images of the "
-            "others are searched among themselves. The classifier has no bucket for the truth.",
             tables.unseen(outcome.rows, title=experiment.title).rstrip(),
         ]
     return "\n\n".join(parts) + "\n"

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from flowhash.data import LabelledItems, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
+from flowhash.evaluate.classifier import fit_classifier
 from flowhash.evaluate.compare import TOPS
+from flowhash.evaluate.encoding import passes_of
 from flowhash.evaluate.lineup import Say, run_all
 from flowhash.evaluate.outcome import Outcome
-from flowhash.evaluate.pictures import picture, some_buckets, some_examples
+from flowhash.evaluate.pictures import Draw, picture, some_buckets, some_examples
 from flowhash.evaluate.sides import Side
-from flowhash.extras import require
-
-Draw = Callable[[NDArray[Any]], "NDArray[np.uint8] | None"]
 
 
 def evaluate(
@@ -30,11 +24,12 @@ def evaluate(
     device: str = "auto",
     draw: Draw = picture,
     say: Say = lambda words: None,
+    progress: bool = True,
 ) -> Outcome:
     """Search the training set with the test items, and the test items among themselves.
 
-    The rivals are exhaustive search, Th, VQ, inverted lists and a classifier: logistic regression
-    on the base embeddings of the training set.
+    The rivals are exhaustive search, Th, VQ, inverted lists and a classifier, which is fitted on
+    the base embeddings of the training set.
 
     Args:
         encoder: what is evaluated.
@@ -43,6 +38,7 @@ def evaluate(
         device: "auto", "cpu" or "cuda".
         draw: makes an image of an item, for the report.
         say: is told what happens, line by line.
+        progress: show a bar, if the error stream is a terminal.
 
     Raises:
         InputError: the data does not fit the encoder, or has too few items.
@@ -54,20 +50,33 @@ def evaluate(
             f"expected more than {max(TOPS)} of each"
         )
     began = time.perf_counter()
-    sides = _encoded(encoder, splits.train, asked, device)
+    sides = _encoded(encoder, splits.train, asked, device, progress)
     outcome = Outcome(class_names=splits.train.class_names)
+    last = "test"
     if splits.test is None:
-        outcome.words = ("There is no test split: the test table holds validation items.",)
-    places = {"train": (splits.train, asked), "test": (asked, None)}
+        last = "validation"
+        outcome.words = (
+            "There is no test split. The items that are asked are those on which the checkpoint "
+            "was chosen, so that the numbers flatter FlowHash a little.",
+        )
+    if len(asked) < encoder.buckets:
+        outcome.words += (
+            f"k-means and inverted lists are left out for the {last} table: it has {len(asked)} "
+            f"items for {encoder.buckets} centroids.",
+        )
+    places = {"train": (splits.train, asked), last: (asked, None)}
     for table, (items, queries) in places.items():
         say(f"search the {table} table")
-        source = _Encoded(encoder, sides[table], None if queries is None else sides["test"],
-                          None if table == "train" else sides["train"])  # fmt: skip
+        source = _Encoded(
+            encoder, sides["train" if table == "train" else "test"],
+            None if queries is None else sides["test"],
+            None if table == "train" else sides["train"],
+        )  # fmt: skip
         comparison, trials = run_all(
             table, source, (encoder.active,), encoder.buckets, items.classes, seed, say
         )
         outcome.rows += [trial.row for trial in trials]
-        if table == "test":
+        if table == last:
             outcome.buckets = some_buckets(trials)
             outcome.examples = some_examples(comparison, trials, items, None, draw)
     outcome.evaluation = time.perf_counter() - began
@@ -75,27 +84,19 @@ def evaluate(
 
 
 def _encoded(
-    encoder: Encoder, train: LabelledItems, asked: LabelledItems, device: str
+    encoder: Encoder, train: LabelledItems, asked: LabelledItems, device: str, progress: bool
 ) -> dict[str, Side]:
     """Both splits, with the scores of a classifier that is fitted on one of them."""
     found = {
-        name: encoder.encode(items, device=device, progress=True)
+        name: encoder.encode(items, device=device, progress=progress)
         for name, items in (("train", train), ("test", asked))
     }
-    linear = require("sklearn.linear_model", "evaluate")
-    model = linear.LogisticRegression(max_iter=200)
-    model.fit(found["train"].embeddings, train.labels)
+    classifier = fit_classifier(found["train"].embeddings, train.labels, train.classes)
     sides = {}
     for name, items in (("train", train), ("test", asked)):
-        scores = _scores(model, found[name].embeddings)
+        scores = classifier.scores(found[name].embeddings)
         sides[name] = Side(found[name].embeddings, items.labels, found[name].activations, scores)
     return sides
-
-
-def _scores(model: Any, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
-    scores = np.asarray(model.decision_function(embeddings), np.float32)
-    # Of two classes scikit-learn scores the second only.
-    return np.column_stack([-scores, scores]) if scores.ndim == 1 else scores
 
 
 class _Encoded:
@@ -115,8 +116,14 @@ class _Encoded:
     def train(self) -> Side | None:
         return self.training
 
-    def passes(self, active: int) -> int:
-        return 1 if self.encoder.base is None or self.encoder.networks.shared else 2
+    def passes(self) -> int:
+        return passes_of(self.encoder.base or self.encoder.hash)
+
+    def shared(self, active: int) -> bool:
+        return self.encoder.base is None or self.encoder.networks.shared
+
+    def ranked(self) -> bool:
+        return self.encoder.base is not None
 
     def alone(self, active: int) -> bool:
         return self.encoder.base is not None and self.encoder.hash.unit

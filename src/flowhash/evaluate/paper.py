@@ -6,11 +6,11 @@ They are copied from the source of "Efficient end-to-end learning for quantizabl
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from flowhash.errors import InputError
 from flowhash.evaluate.results import Row
+from flowhash.quality import expected_speed_up
 
 SEED = -1  # of the paper's rows, which no seed of ours can have
 NMI_TABLE = 5
@@ -155,19 +155,6 @@ _NMI: dict[tuple[str, str], tuple[float, float, float]] = {
 _NMI_COLUMNS = {("cifar100", "train"): 0, ("cifar100", "test"): 1, ("imagenet32", "test"): 2}
 
 
-def expected_suf(buckets: int, active: int) -> float:
-    """SUF if codes were independent and even: 1 / (1 - C(d-k, k) / C(d, k)), Eq. 9.
-
-    It is an expectation, not a limit: codes that follow the classes can exceed it.
-
-    Example:
-        >>> expected_suf(64, 1), round(expected_suf(256, 2), 2)
-        (64.0, 64.13)
-    """
-    total = math.comb(buckets, active)
-    return total / (total - math.comb(buckets - active, active))
-
-
 def paper_experiment(data: str, loss: str) -> Experiment:
     """The paper's experiment on ``data`` with ``loss``.
 
@@ -225,5 +212,5 @@ def _row(
         buckets=1 if active is None else experiment.buckets,
         items=experiment.items[table],
         queries=experiment.queries,
-        expected=None if active is None else expected_suf(experiment.buckets, active),
+        expected=None if active is None else expected_speed_up(experiment.buckets, active),
     )

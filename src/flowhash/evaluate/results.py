@@ -41,9 +41,10 @@ class Row:
         pr1: Pr@1; pr4 and pr16 likewise.
         nmi: normalised mutual information of buckets and labels at k = 1, else None.
         scanned: items scanned a query at the plain k buckets, on average.
-        seconds: wall-clock of the search of one query, in a batch of all of them, without the
+        seconds: wall-clock of the search of one query, in a batch of up to 10,000, without the
             networks.
-        flat: the same for FAISS Flat on the same vectors in the same run; None without FAISS.
+        flat: the same for FAISS Flat on the same vectors in the same run; None without FAISS, and
+            where a method ranks by vectors of its own.
         passes: forward passes of a network a query.
         buckets: d; 1 for exhaustive search.
         items: in the table.
@@ -54,6 +55,7 @@ class Row:
         recall1: recall@1 against exhaustive search; recall4 and recall16 likewise.
         map_r: mean average precision at R, the number of items of the query's class.
         expected: SUF if codes were independent and even, Eq. 9 of the paper, for d and k.
+        variance: of the number of items that a query scans, under the same assumption.
         note: what a reader must know about the row.
     """
 
@@ -83,6 +85,7 @@ class Row:
     recall16: float | None = None
     map_r: float | None = None
     expected: float | None = None
+    variance: float | None = None
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -110,7 +113,7 @@ def read_rows(path: str | Path) -> list[Row]:
     """
     try:
         return [Row.from_json(values) for values in json.loads(Path(path).read_text())]
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no rows of an evaluation: {error}") from error
 
 

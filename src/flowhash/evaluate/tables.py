@@ -70,9 +70,17 @@ def _grids(
 
 
 def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Methods and what must be known about their rows, each once."""
-    found = {(row.method, row.note): None for row in rows if row.note and row.table in names}
-    return [(METHODS[method], note) for method, note in found]
+    """Methods and what must be known about their rows, each once, with where it holds."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.note and row.table in names:
+            place = f"{names[row.table]} k = {row.k}"
+            held = places.setdefault((row.method, row.note), [])
+            if place not in held:
+                held.append(place)
+    return [
+        (f"{METHODS[method]} ({', '.join(held)})", note) for (method, note), held in places.items()
+    ]
 
 
 def _markdown_cell(cell: Cell) -> str:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from flowhash.data import Augmentation, LabelledItems, Splits
 from flowhash.encoder import Encoder
+from flowhash.evaluate.classifier import Linear, fit_classifier
 from flowhash.evaluate.encoding import Encodings
-from flowhash.evaluate.heads import Heads, feature_splits
+from flowhash.evaluate.heads import Heads, feature_splits, mirrored
 from flowhash.evaluate.plan import Plan
-from flowhash.extras import require
 from flowhash.learn import Settings, train, train_base
 from flowhash.learn.checkpoint import Checkpoints
 from flowhash.learn.journal import read_journal
@@ -40,11 +40,12 @@ class Trainings:
         self.plan, self.splits, self.folder = plan, splits, folder
         self.device, self.quiet = device, quiet
         self.own = folder / plan.experiment.loss
-        self.encodings = Encodings(folder / "encoded", splits.preprocessing, device)
+        self.encodings = Encodings(folder / "encoded", splits.preprocessing, device, quiet)
         self._base: EmbeddingNetwork | None = None
         self._network: EmbeddingNetwork | None = None
         self._layers: Heads | None = None
         self._encoders: dict[int, Encoder] = {}
+        self._linear: Linear | None = None
 
     @property
     def base_folder(self) -> Path:
@@ -75,7 +76,7 @@ class Trainings:
                 )  # fmt: skip
             else:
                 self._encoders[active] = self._heads().encoder(
-                    settings, folder, self.base(), self.classifier()
+                    settings, folder, self.base(), self.classifier().weights
                 )
         return self._encoders[active]
 
@@ -85,7 +86,8 @@ class Trainings:
     def _trunk(self) -> EmbeddingNetwork:
         if self._network is None:
             assert self.plan.trunk is not None
-            self._network = self._images(self.plan.trunk, self.folder / "trunk")
+            trained = self._images(self.plan.trunk, self.folder / "trunk")
+            self._network = mirrored(trained) if self.plan.mirrored else trained
         return self._network
 
     def _heads(self) -> Heads:
@@ -96,25 +98,28 @@ class Trainings:
                 self.splits, self._trunk(), self.encodings, augmentation, self.plan.copies,
                 settings.seed,
             )  # fmt: skip
-            self._layers = Heads(self._trunk(), self.splits, features, self.quiet)
+            self._layers = Heads(self._trunk(), self.splits, features, self.device, self.quiet)
         return self._layers
 
-    def classifier(self) -> NDArray[np.float32]:
-        """One weight vector a class [classes, dim]; scores are its products with embeddings.
+    def classifier(self) -> Linear:
+        """Scores of classes from base embeddings.
 
-        Stage 1's own where that was cross-entropy, else scikit-learn's logistic regression on the
-        training set's embeddings.
+        Stage 1's own where that was cross-entropy, else one that is fitted on the training set's
+        embeddings.
         """
+        if self._linear is None:
+            self._linear = self._classifier()
+        return self._linear
+
+    def _classifier(self) -> Linear:
         weights = Checkpoints(self.base_folder / "base").load("best")
         stage = (self.plan.base or self.plan.trunk or self.plan.hash).base
         if weights is not None and stage is not None and stage.loss == "cross-entropy":
             unit = torch.nn.functional.normalize(weights.part("loss")["weight"])
-            return np.asarray(unit.cpu().numpy(), np.float32)
-        linear = require("sklearn.linear_model", "evaluate")
-        model = linear.LogisticRegression(max_iter=200, fit_intercept=False)
-        train_items = self.splits.train
-        model.fit(self.encoded(train_items, "train", self.base()), train_items.labels)
-        return np.asarray(model.coef_, np.float32)
+            return Linear(unit.cpu().numpy(), np.zeros(len(unit), np.float32))
+        items = self.splits.train
+        embeddings = self.encoded(items, "train", self.base())
+        return fit_classifier(embeddings, items.labels, items.classes, self.plan.hash.seed)
 
     def encoded(
         self, items: LabelledItems, name: str, network: EmbeddingNetwork
@@ -130,11 +135,12 @@ class Trainings:
             **{f"k = {k}": self.own / f"k{k}" / "hash" for k in self.plan.experiment.active},
         }
         found = {name: place / "last.json" for name, place in places.items()}
-        return {
+        spent = {
             name: float(json.loads(path.read_text())["seconds"])
             for name, path in found.items()
             if path.exists()
         }
+        return {**spent, "encoding": self.encodings.seconds()}
 
     def curves(self) -> dict[str, list[dict[str, Any]]]:
         """The lines of each training's ``metrics.jsonl``, by its name."""

@@ -21,7 +21,7 @@ from flowhash.learn.settings import Settings
 
 # What an unfinished run may go on with changed: a rate that was too high, a batch too large. The
 # rest decides what is learned, or the shape of what a checkpoint holds.
-STAGE_KEEPS = ("loss", "outputs", "optimiser")
+STAGE_KEEPS = ("loss", "outputs", "optimiser", "start")
 RUN_KEEPS = ("backbone", "active", "rank", "seed")
 
 
@@ -57,7 +57,9 @@ def _compare(folder: Path, before: dict[str, Any], asked: dict[str, Any], finish
         raise InputError(
             f"{folder} holds a run on other data ({', '.join(differs)}); choose another folder"
         )
-    one, other = before["settings"], asked["settings"]
+    # Fields that an older FlowHash did not have yet have their defaults.
+    one = json.loads(json.dumps(Settings.from_json(before["settings"]).to_json()))
+    other = asked["settings"]
     if finished:
         changed = [name for name in other if one.get(name) != other[name]]
     else:

@@ -51,7 +51,9 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     """The lines that were written; none where there is no file."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    lines = path.read_text().splitlines(keepends=True)
+    # A run that goes on may be in the middle of its last line.
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _board(folder: Path) -> Any:

@@ -63,7 +63,24 @@ class Stages:
             if stage is None or given or number not in numbers:
                 continue
             self._loss(stage)
+            if number == HASH and stage.start == "classes":
+                self._check_start(stage)
             share(self._sampler(self.splits.train, stage, number).batch(0)[0], 0, self._world)
+
+    def _check_start(self, stage: Stage) -> None:
+        classes = self.splits.train.classes
+        if self.pairs is not None:
+            raise InputError('start is "classes", but the data are pairs; choose start="random"')
+        given = self.directions
+        if given is not None and (given.ndim != 2 or len(given) != classes):
+            raise InputError(
+                f"directions have shape {given.shape}; expected [{classes}, m], one for each class"
+            )
+        if stage.outputs < classes:
+            raise InputError(
+                f'start is "classes", but there are {classes} classes for {stage.outputs} buckets; '
+                'choose as many buckets at least, or start="random"'
+            )
 
     @property
     def _world(self) -> int:

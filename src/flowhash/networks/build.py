@@ -50,6 +50,12 @@ def _timm(**options: Any) -> nn.Module:
     return Timm(**options)
 
 
+def _mirrored(backbone: Mapping[str, Any]) -> nn.Module:
+    from flowhash.networks.mirrored import Mirrored
+
+    return Mirrored(build_backbone(backbone))
+
+
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "nin": _nin,
     "residual": _residual,
@@ -57,6 +63,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "mlp": _mlp,
     "transformers": _transformers,
     "timm": _timm,
+    "mirrored": _mirrored,
 }
 # These take vectors and want to know how long they are.
 VECTOR_BACKBONES = ("linear", "mlp")

@@ -81,7 +81,8 @@ def expected_speed_up(buckets: int, active: int) -> float:
         >>> expected_speed_up(64, 1)
         64.0
     """
-    return 1 / _shares_one(buckets, active)
+    total, apart = _codes(buckets, active)
+    return total / (total - apart)
 
 
 def scanned_variance(items: int, buckets: int, active: int) -> float:
@@ -92,15 +93,16 @@ def scanned_variance(items: int, buckets: int, active: int) -> float:
         buckets: d.
         active: k.
     """
-    share = _shares_one(buckets, active)
+    total, apart = _codes(buckets, active)
+    share = 1 - apart / total
     return (items - 1) * share * (1 - share)
 
 
-def _shares_one(buckets: int, active: int) -> float:
-    """How likely two codes share a bucket: 1 - C(d-k, k) / C(d, k)."""
+def _codes(buckets: int, active: int) -> tuple[int, int]:
+    """How many codes there are, C(d, k), and how many share no bucket with one, C(d-k, k)."""
     if not 1 <= active <= buckets:
         raise InputError(f"active is {active}; expected 1 to {buckets}, the number of buckets")
-    return 1 - comb(buckets - active, active) / comb(buckets, active)
+    return comb(buckets, active), comb(buckets - active, active)
 
 
 def _information(counts: NDArray[np.int64]) -> tuple[float, float]:

@@ -94,7 +94,8 @@ class LabelledTable:
     @property
     def labels(self) -> NDArray[np.int64]:
         """Of all items [n], by position."""
-        self._labels = [np.concatenate(self._labels)] if self._labels else [np.zeros(0, np.int64)]
+        if len(self._labels) != 1:
+            self._labels = [np.concatenate([np.zeros(0, np.int64), *self._labels])]
         return self._labels[0]
 
     @property

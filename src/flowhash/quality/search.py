@@ -81,7 +81,12 @@ def measure(
         InputError: there are no queries, or fewer items than the largest K; or a query is said to
             be in the table but not in its own buckets.
     """
-    sums = _Sums(tops, probe or index.active)
+    if not tops or min(tops) < 1:
+        raise InputError(f"tops is {tops}; expected the K of Pr@K, each one or more")
+    probe = index.active if probe is None else probe
+    if not 1 <= probe <= index.buckets:
+        raise InputError(f"probe is {probe}; expected 1 to {index.buckets}, the number of buckets")
+    sums = _Sums(tops, probe)
     for block in _in_pieces(blocks, _depth(index, tops, average)):
         _Block(index, block, sums, exact, average).count()
     if sums.queries == 0:
@@ -192,6 +197,16 @@ class _Block:
                 f"there are {len(index)} items and Pr@{max(sums.tops)} is asked for; expected more "
                 "items"
             )
+        if sums.queries and sums.itself != bool(self.spare):
+            raise InputError(
+                "some blocks of queries have own and others have not; expected one way"
+            )
+        labels = queries.labels
+        if len(labels) and not (labels.min() >= 0 and labels.max() < len(index.counts)):
+            raise InputError(
+                f"labels of queries go from {labels.min()} to {labels.max()}; expected 0 to "
+                f"{len(index.counts) - 1}, as in the table"
+            )
         self.order = ordered_buckets(queries.activations)
         self._check_own()
 
@@ -233,7 +248,13 @@ class _Block:
             return
         every = self.exact.every
         rows = np.arange(-self.sums.queries % every, len(ids), every)
-        truth = self.exact.ids[(self.sums.queries + rows) // every, :top]
+        places = (self.sums.queries + rows) // every
+        if (len(places) and places[-1] >= len(self.exact.ids)) or self.exact.ids.shape[1] < top:
+            raise InputError(
+                f"exact has {len(self.exact.ids)} answers of {self.exact.ids.shape[1]} items; "
+                f"expected one for every {every}. query, of {top} items at least"
+            )
+        truth = self.exact.ids[places, :top]
         both = (ids[rows][:, :, None] == truth[:, None, :]).any(axis=2)
         self.sums.agreed[top] = self.sums.agreed.get(top, 0) + int(both.sum())
         if top == self.sums.tops[0]:

@@ -13,7 +13,12 @@ from flowhash.evaluate.results import METHODS, Row
 Value = Callable[[Row], float | None]
 
 # What is searched, as a heading says it; other names are headings as they are.
-TABLES = {"train": "Train table", "test": "Test table", "unseen": "Unseen classes"}
+TABLES = {
+    "train": "Train table",
+    "test": "Test table",
+    "validation": "Validation table",
+    "unseen": "Unseen classes",
+}
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ REST = (
     Column("SUF@16", "with buckets opened until 16 are found", lambda row: row.suf16, _two),
     Column("expected", "SUF of independent, even codes", lambda row: row.expected, _two,
            constant=True),
+    Column("variance", "of the items scanned, independent and even codes",
+           lambda row: row.variance, three_figures, constant=True),
     Column("d", "buckets", lambda row: row.buckets, _none, constant=True),
 )  # fmt: skip
 
@@ -134,8 +136,12 @@ class Table:
 
 def footnotes(entries: Sequence[Entry]) -> list[str]:
     """The different notes of the rows, in order."""
-    notes = [row.note for entry in entries for row in entry.rows if row.note]
-    return list(dict.fromkeys(notes))
+    return list(dict.fromkeys(note for entry in entries if (note := _note(entry))))
+
+
+def _note(entry: Entry) -> str:
+    """What must be known of an entry; where seeds differ, all of it."""
+    return "; ".join(dict.fromkeys(row.note for row in entry.rows if row.note))
 
 
 def build_table(
@@ -167,11 +173,11 @@ def build_table(
 
 
 def _line(entry: Entry, paper: Entry | None, columns: Sequence[Column], notes: list[str]) -> Line:
-    note = next((row.note for row in entry.rows if row.note), None)
+    note = _note(entry)
     return Line(
         label=entry.label,
         emphasis=is_ours(entry.method),
-        footnote=None if note is None else notes.index(note) + 1,
+        footnote=notes.index(note) + 1 if note else None,
         cells=tuple(_cell(entry, paper, column) for column in columns),
     )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from flowhash.data import LabelledItems, Splits, unseen_classes
 from flowhash.errors import InputError
+from flowhash.evaluate.encoding import passes_of
 from flowhash.evaluate.lineup import Say, run_all
 from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.pictures import some_buckets, some_examples
@@ -64,6 +65,7 @@ def reproduce(
         if unseen:
             kept = unseen_classes(splits, UNSEEN_SHARE, seed)
             plan = make_plan(data, loss, preset, seed, kept.train.classes, unseen=True)
+            outcome.words = plan.words
             trainings = Trainings(plan, kept, place / "unseen", device, quiet)
             _Run(trainings, seed, outcome, say).unseen()
     return outcome
@@ -127,7 +129,7 @@ class _Sides:
         self, trainings: Trainings, items: LabelledItems, name: str, queries: LabelledItems | None
     ) -> None:
         self.trainings, self.items, self.name, self.asked = trainings, items, name, queries
-        self.weights = trainings.classifier()
+        self.classifier = trainings.classifier()
 
     def database(self, active: int | None) -> Side:
         return self._side(self.items, self.name, active)
@@ -138,11 +140,18 @@ class _Sides:
     def train(self) -> Side | None:
         if self.items is self.trainings.splits.train:
             return None
-        return self._side(self.trainings.splits.train, "train", None)
+        items = self.trainings.splits.train
+        return Side(self.trainings.encoded(items, "train", self.trainings.base()), items.labels)
 
-    def passes(self, active: int) -> int:
+    def passes(self) -> int:
+        return passes_of(self.trainings.base())
+
+    def shared(self, active: int) -> bool:
         encoder = self.trainings.encoder(active)
-        return 1 if encoder.base is None or encoder.networks.shared else 2
+        return encoder.base is None or encoder.networks.shared
+
+    def ranked(self) -> bool:
+        return True
 
     def alone(self, active: int) -> bool:
         encoder = self.trainings.encoder(active)
@@ -154,5 +163,5 @@ class _Sides:
         if active is not None:
             network = self.trainings.encoder(active).hash
             activations = self.trainings.encoded(items, name, network)
-        scores = np.asarray(embeddings @ self.weights.T, np.float32)
+        scores = self.classifier.scores(embeddings)
         return Side(np.asarray(embeddings), items.labels, activations, scores)
