@@ -21,7 +21,7 @@ CPU_WORDS = (
     "vectors (the paper: the metric loss), once for all losses and k. What differs between the "
     "losses is a last layer of the base (m = d outputs) and the hash network. Its backbone is "
     "stage 1's, frozen, so that only its last layer is learned by Algorithm 1, from features of "
-    "the training images and an augmented copy of them; where there are as many buckets as classes, "
+    "the training images and an augmented copy; where there are as many buckets as classes, "
     "it starts at stage 1's classifier. The paper starts at random and fine-tunes the backbone "
     "too. Features are the mean over an image and its mirror image, for all methods: a query takes "
     "two forward passes, as in the paper, but one network.",
