@@ -99,7 +99,8 @@ def make_plan(
 
 TRUNK_STEPS, UNSEEN_STEPS = 10_000, 1_500
 HEAD_STEPS = 500  # of another loss's last layer on the trunk
-HASH_STEPS = 1_000
+HASH_STEPS = 500  # of the hash network's last layer where it starts at the classes
+HASH_STEPS_RANDOM = 2_000  # and where it starts at random
 COPIES = 1
 
 
@@ -125,8 +126,8 @@ def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> 
     roomy = settings.hash.outputs >= classes
     hashing = dataclasses.replace(
         settings.hash,
-        steps=HASH_STEPS, classes=min(100, classes), items=2, backbone_rate=1.0,
-        rate=1e-3 if roomy else 5e-3, start="classes" if roomy else "random",
+        steps=HASH_STEPS if roomy else HASH_STEPS_RANDOM, classes=min(100, classes), items=2, backbone_rate=1.0,
+        rate=3e-4 if roomy else 5e-3, start="classes" if roomy else "random",
         schedule=Schedule("cycle"),
     )  # fmt: skip
     settings = dataclasses.replace(settings, hash=hashing)
