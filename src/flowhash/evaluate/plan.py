@@ -126,7 +126,8 @@ def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> 
     roomy = settings.hash.outputs >= classes
     hashing = dataclasses.replace(
         settings.hash,
-        steps=HASH_STEPS if roomy else HASH_STEPS_RANDOM, classes=min(100, classes), items=2, backbone_rate=1.0,
+        steps=HASH_STEPS if roomy else HASH_STEPS_RANDOM,
+        classes=min(100, classes), items=2, backbone_rate=1.0,
         rate=3e-4 if roomy else 5e-3, start="classes" if roomy else "random",
         schedule=Schedule("cycle"),
     )  # fmt: skip
