@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import flowhash
+from flowhash.evaluate import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]+?)(?:#[^)]*)?\)")
@@ -66,15 +68,25 @@ def test_the_examples_of_the_table_page_run() -> None:
 
 
 def test_the_readme_quotes_the_measured_training() -> None:
-    readme = (ROOT / "README.md").read_text()
-    page = (ROOT / "docs/results/cifar100-triplet-two-core.md").read_text()
-    starts = ("| search", "| exhaustive", "| through", "| stage 1")
-    rows = [line for line in page.splitlines() if line.startswith(starts)]
-    assert len(rows) == 4
-    for row in rows:
-        assert row in readme
-    (minutes,) = re.findall(r"together \*\*([\d.]+) minutes", page)
-    assert f"in {float(minutes):.0f} minutes" in readme
+    text = (ROOT / "README.md").read_text()
+    quoted = re.search(r"<!-- results: .*?-->\n(.*?)<!-- /results", text, re.S)
+    assert quoted is not None
+    found = {}
+    for line in quoted[1].splitlines()[2:]:
+        loss, name, *numbers = (cell.strip() for cell in line.strip("|").split("|"))
+        found[loss, name] = [float(number) for number in numbers if number]
+    assert len(found) == 13
+    for (loss, name), numbers in found.items():
+        rows = json.loads((ROOT / f"docs/results/cifar100-{loss}.json").read_text())
+        (row,) = [
+            row
+            for row in rows
+            if METHODS[row["method"]] == name and row["table"] == "test" and row["k"] in (None, 1)
+        ]
+        measured = [
+            row[key] for key in ("pr1", "pr4", "pr16", "suf", "nmi") if row[key] is not None
+        ]
+        assert numbers == pytest.approx(measured, abs=0.00501)
 
 
 def test_the_bound_in_the_documents_is_the_certificate() -> None:

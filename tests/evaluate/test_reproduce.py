@@ -60,7 +60,8 @@ def short(monkeypatch: Any) -> None:
     monkeypatch.setattr(plans, "preset", small)
     monkeypatch.setattr(plans, "paper_experiment", experiment)
     for name, value in {
-        "TRUNK_STEPS": 30, "UNSEEN_STEPS": 10, "HEAD_STEPS": 20, "HASH_STEPS": 30, "HASH_STEPS_RANDOM": 30,
+        "TRUNK_STEPS": 30, "UNSEEN_STEPS": 10, "HEAD_STEPS": 20, "HASH_STEPS": 30,
+        "HASH_STEPS_RANDOM": 30,
         "COPIES": 1,
     }.items():  # fmt: skip
         monkeypatch.setattr(plans, name, value)
