@@ -55,7 +55,7 @@ def test_evaluate_writes_rows_and_a_report(trained: tuple[Path, Path], tmp_path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("evaluate", "nowhere", "digits", "--out", "x"), "nowhere holds no encoder"),
+        (("evaluate", "nowhere", "digits", "--out", "x"), "nowhere does not exist"),
         (("reproduce", "mnist", "--out", "x"), "the paper has cifar100 and imagenet32"),
         (("reproduce", "cifar100", "--out", "x", "--loss", "circle"), "circle"),
         (("reproduce", "cifar100", "--out", "x", "--preset", "gpu"), "paper"),

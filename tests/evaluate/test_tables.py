@@ -199,8 +199,10 @@ def test_unseen_shows_its_table_only() -> None:
 
 def test_notes_are_shown_once() -> None:
     rows = [row("vq", k=k, note="fitted on 100 % of a_table") for k in (1, 2)]
-    assert markdown(rows).count("- VQ: fitted on 100 % of a_table") == 1
-    assert latex(rows).count(r"\item VQ: fitted on 100 \% of a\_table") == 1
+    assert markdown(rows).count("- VQ (test k = 1, test k = 2): fitted on 100 % of a_table") == 1
+    assert (
+        latex(rows).count(r"\item VQ (test k = 1, test k = 2): fitted on 100 \% of a\_table") == 1
+    )
 
 
 def test_rows_that_cannot_be_one_table() -> None:

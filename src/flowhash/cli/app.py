@@ -227,6 +227,9 @@ def run(arguments: Sequence[str]) -> None:
     except (InputError, MissingExtraError) as error:
         print(f"flowhash: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("flowhash: stopped", file=sys.stderr)
+        sys.exit(130)
     except TrainingError as error:
         print(f"flowhash: {error}", file=sys.stderr)
         sys.exit(1)

@@ -25,7 +25,7 @@ from flowhash.codes import (
     topk_codes,
     upper_bound_gap,
 )
-from flowhash.errors import InputError, SolverError
+from flowhash.errors import InputError, MissingExtraError, SolverError
 from flowhash.extras import require
 from flowhash.table import HashTable
 
@@ -146,8 +146,8 @@ def _print_race(console: Console, means: NDArray[np.float64], active: int, penal
     penalties = np.full(means.shape[1], penalty)
     try:
         ortools_codes(means, active, penalties)
-    except SolverError as error:
-        console.print(f"\nNo race against OR-Tools: {error}\n")
+    except (MissingExtraError, SolverError) as error:
+        console.print(f"\nNo race against OR-Tools: {error}\n", markup=False)
         return
     ours = _median_seconds(lambda: assign_codes(means, active, penalty))
     theirs = _median_seconds(lambda: ortools_codes(means, active, penalties))

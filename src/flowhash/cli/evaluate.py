@@ -32,9 +32,10 @@ def evaluate(
 
     folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
     if not (folder / "encoder.json").exists():
+        what = "holds no finished encoder" if run.exists() else "does not exist"
         raise InputError(
-            f"{run} holds no encoder; expected the folder that `flowhash fit --out` made, or the "
-            "encoder in it"
+            f"{run} {what}; expected the folder that `flowhash fit --out` made, or the encoder "
+            "in it"
         )
     encoder = Encoder.load(folder)
     splits = opened(source, {name: value for name, value in opening.items() if value})

@@ -18,6 +18,7 @@ from flowhash.errors import DamagedFileError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
+from flowhash.networks.vectors import Plain
 
 BATCH = 500  # images that go through a network at once
 ROWS = 10_000  # features that go through a last layer at once
@@ -132,7 +133,9 @@ def _short(content: bytes) -> str:
 
 
 def passes_of(network: EmbeddingNetwork) -> int:
-    """Forward passes that one item takes; more than one where the backbone looks at views."""
+    """Forward passes that one item takes: none for vectors as they are, more for several views."""
+    if isinstance(network.backbone, Plain) and isinstance(network.head, nn.Identity):
+        return 0
     return int(getattr(network.backbone, "passes", 1))
 
 

@@ -40,7 +40,7 @@ class Source(Protocol):
         """The training set, to fit centroids on; None where it is what is searched."""
 
     def passes(self) -> int:
-        """Forward passes that an embedding takes; more than one where it is a mean of views."""
+        """Forward passes of an embedding: none for vectors as they are, two for mirror images."""
 
     def shared(self, active: int) -> bool:
         """Whether the hash network for k = ``active`` shares the base's backbone."""
@@ -82,7 +82,7 @@ def run_all(
             comparison.database = source.database(k)
             asked = source.queries(k)
             comparison.queries = comparison.database if asked is None else asked
-        method.passes *= source.passes()
+        method.passes = _passes(method, source, k)
         trial = comparison.run(method)
         if k not in (None, actives[0]):  # only the first k is pictured: let go of other tables
             trial = replace(trial, index=LabelledTable(1, 1, 1, 1))
@@ -105,7 +105,7 @@ def _methods(
     yield None, Exhaustive()
     train = source.train()
     for k in actives:
-        yield k, Learned(k, 1 if source.shared(k) else 2)
+        yield k, Learned(k)
         scanned = trials[-1].row.scanned
         if source.alone(k):
             yield k, LearnedAlone(k)
@@ -119,6 +119,14 @@ def _methods(
         scores = comparison.database.scores
         if scores is not None and k <= scores.shape[1]:
             yield k, Classifier(k)
+
+
+def _passes(method: Method, source: Source, active: int | None) -> int:
+    """Forward passes a query: of the base, of the hash network, or of both."""
+    base = source.passes()
+    if active is None or not isinstance(method, Learned) or source.shared(active):
+        return base
+    return 1 if isinstance(method, LearnedAlone) else base + 1
 
 
 def in_words(row: Row) -> str:

@@ -185,15 +185,10 @@ class Learned(Method):
 
     Args:
         active: k.
-        passes: forward passes a query: two where the base network ranks, one where the hash
-            network does or both share a backbone.
     """
 
     name = "flowhash"
-
-    def __init__(self, active: int, passes: int = 2) -> None:
-        super().__init__(active)
-        self.passes = passes
+    passes = 2  # of the base and of the hash network
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """The hash network's outputs."""
@@ -208,8 +203,10 @@ class LearnedAlone(Learned):
     name = "flowhash-own"
     own_vectors = True
 
+    passes = 1
+
     def __init__(self, active: int) -> None:
-        super().__init__(active, passes=1)
+        super().__init__(active)
         self.note = "recall@K is against exhaustive search by the base embedding"
 
     def embeddings(self, side: Side) -> NDArray[np.float32]:

@@ -63,7 +63,7 @@ def write_evaluation(
 ) -> list[Path]:
     """Write the evaluation of an encoder: JSON, CSV and the report; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = _facts(outcome, title, command)
+    facts = [fact for fact in _facts(outcome, title, command) if fact[0] not in ("data", "seeds")]
     write_rows(folder / f"{stem}.json", outcome.rows)
     replace_file(folder / f"{stem}.csv", tables.csv(outcome.rows).encode())
     page = Report(

@@ -44,10 +44,10 @@ def evaluate(
         InputError: the data does not fit the encoder, or has too few items.
     """
     asked = splits.validation if splits.test is None else splits.test
-    if min(len(asked), len(splits.train)) <= max(TOPS):
+    if len(splits.train) < max(TOPS) or len(asked) < 1:
         raise InputError(
             f"{asked.source} has {len(splits.train)} items to search and {len(asked)} to ask; "
-            f"expected more than {max(TOPS)} of each"
+            f"expected at least {max(TOPS)} to search, and one to ask: give more data"
         )
     began = time.perf_counter()
     sides = _encoded(encoder, splits.train, asked, device, progress)
@@ -64,7 +64,17 @@ def evaluate(
             f"k-means and inverted lists are left out for the {last} table: it has {len(asked)} "
             f"items for {encoder.buckets} centroids.",
         )
-    places = {"train": (splits.train, asked), last: (asked, None)}
+    places: dict[str, tuple[LabelledItems, LabelledItems | None]] = {
+        "train": (splits.train, asked),
+        last: (asked, None),
+    }
+    if len(asked) <= max(TOPS):
+        del places[last]
+        outcome.words += (
+            f"The {last} items are not searched among themselves: there are {len(asked)}, and "
+            f"Pr@{max(TOPS)} takes more.",
+        )
+    pictured = list(places)[-1]
     for table, (items, queries) in places.items():
         say(f"search the {table} table")
         source = _Encoded(
@@ -76,9 +86,9 @@ def evaluate(
             table, source, (encoder.active,), encoder.buckets, items.classes, seed, say
         )
         outcome.rows += [trial.row for trial in trials]
-        if table == last:
+        if table == pictured:
             outcome.buckets = some_buckets(trials)
-            outcome.examples = some_examples(comparison, trials, items, None, draw)
+            outcome.examples = some_examples(comparison, trials, items, queries, draw)
     outcome.evaluation = time.perf_counter() - began
     return outcome
 

@@ -48,6 +48,8 @@ def row_charts(entries: Sequence[Entry]) -> list[Chart]:
     """The charts of one searched table; none without a method that has buckets."""
     if not active_counts(entries):
         return []
+    if len(active_counts(entries)) < 2:  # nothing to draw against k
+        return [_time_chart(entries)]
     charts = [_speed_up_chart(entries), _time_chart(entries)]
     charts += [_precision_chart(entries, head, value) for head, value in PRECISIONS]
     return charts
