@@ -65,3 +65,17 @@ def test_expected_speed_up_of_the_paper() -> None:
     assert expected_speed_up(256, 2) == pytest.approx(64.13, abs=0.005)
     with pytest.raises(InputError, match="active is 3; expected 1 to 2"):
         expected_speed_up(2, 3)
+
+
+@pytest.mark.parametrize(("items", "classes", "buckets"), [(30_000, 40, 60), (5_000, 2, 3)])
+def test_information_of_many_items_equals_scikit_learns(
+    items: int, classes: int, buckets: int
+) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, items)
+    places = np.where(rng.random(items) < 0.3, labels % buckets, rng.integers(0, buckets, items))
+    counts = np.zeros((classes, buckets), np.int64)
+    np.add.at(counts, (labels, places), 1)
+    assert adjusted_information(counts) == pytest.approx(
+        adjusted_mutual_info_score(labels, places), abs=1e-9
+    )

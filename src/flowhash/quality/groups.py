@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import InputError
-from flowhash.extras import require
+from flowhash.quality.chance import expected_information
+
+NOTHING = 1e-12
 
 
 def normalised_information(counts: NDArray[np.int64]) -> float:
@@ -35,19 +37,21 @@ def adjusted_information(counts: NDArray[np.int64]) -> float:
     """Mutual information above what chance gives, over the most that it could be.
 
     Unlike the normalised one it does not grow with the number of buckets alone. It is
-    scikit-learn's.
+    scikit-learn's, by the mean of the entropies.
 
     Args:
         counts: items of each class in each bucket [classes, d].
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
     """
-    metrics = require("sklearn.metrics", "evaluate")
-    classes, buckets = np.nonzero(counts)
-    times = counts[classes, buckets]
-    found = metrics.adjusted_mutual_info_score(np.repeat(classes, times), np.repeat(buckets, times))
-    return float(found)
+    rows, columns = counts.sum(axis=1), counts.sum(axis=0)
+    groups = int((rows > 0).sum()), int((columns > 0).sum())
+    if 1 in groups:
+        return 1.0 if groups == (1, 1) else 0.0
+    information, entropies = _information(counts)
+    chance = expected_information(rows, columns)
+    above, most = information - chance, entropies / 2 - chance
+    if abs(most) < NOTHING:  # chance alone gives all there is to know
+        return 1.0
+    return above / most
 
 
 def purity(counts: NDArray[np.int64]) -> float:
