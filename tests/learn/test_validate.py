@@ -11,7 +11,7 @@ import torch
 from flowhash.learn.validate import BATCH, Best, Validation, embed
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from tests.learn import trainer
-from tests.test_quality import brute_force
+from tests.quality.test_itself import brute_force
 
 CPU = torch.device("cpu")
 
