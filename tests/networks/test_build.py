@@ -51,7 +51,8 @@ def test_refuses(spec: dict[str, Any], message: str) -> None:
 
 
 def test_every_name_is_there() -> None:
-    assert set(BACKBONES) == {"nin", "residual", "linear", "mlp", "transformers", "timm"}
+    known = {"nin", "residual", "linear", "mlp", "transformers", "timm", "mirrored"}
+    assert set(BACKBONES) == known
 
 
 def test_a_module_of_ones_own() -> None:
