@@ -114,6 +114,24 @@ def test_goes_on_and_shares_the_trunk(short: None, tmp_path: Path, monkeypatch: 
     assert len(other.rows) > 5
 
 
+def test_several_seeds_are_several_trainings(short: None, tmp_path: Path) -> None:
+    outcome = reproduce(
+        pictures(), "cifar100", "triplet", tmp_path / "runs", quiet=True, unseen=False, seeds=2
+    )
+    found = {
+        seed: [row.pr1 for row in outcome.rows if row.seed == seed and row.table == "test"]
+        for seed in (0, 1)
+    }
+    assert len(found[0]) == len(found[1]) > 5
+    assert found[0] != found[1]
+    write_reproduction(
+        outcome, paper_experiment("cifar100", "triplet"), tmp_path / "results", "flowhash …"
+    )
+    page = (tmp_path / "results" / "cifar100-triplet.md").read_text()
+    assert "Mean ± sample standard deviation over 2 seeds" in page
+    assert f"{np.mean([values[0] for values in found.values()]):.2f} ±" in page
+
+
 def test_interrupted_it_goes_on_to_the_same_numbers(
     short: None, tmp_path: Path, monkeypatch: Any
 ) -> None:
