@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import flowhash
+from flowhash.cli.demo_learning import drawn
+from flowhash.data import open_data
 
 COMMAND = str(Path(sys.executable).with_name("flowhash"))
 
@@ -124,3 +127,10 @@ def test_demo_learns_and_leaves_a_report(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     assert "FlowHash on handwritten digits" in page
     assert "data:image/png" in page
+
+
+def test_digits_are_drawn_from_white_to_black() -> None:
+    items = open_data("digits").train
+    images = np.stack([drawn(item) for item in items.take(np.arange(50))])
+    assert images.shape == (50, 8, 8, 3)
+    assert (images.min(), images.max()) == (0, 255)

@@ -16,7 +16,6 @@ from flowhash.extras import require
 if TYPE_CHECKING:
     from rich.console import Console
 
-BRIGHTEST = 16  # of a pixel in scikit-learn's digits
 SIDE = 8
 
 
@@ -50,8 +49,8 @@ def learn_and_report(console: Console, out: Path) -> None:
 
 
 def drawn(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """A digit as an image, dark on light [8, 8, 3]."""
-    grey = 255 - pixels.reshape(SIDE, SIDE) * (255 / BRIGHTEST)
+    """A digit, pixels from 0 to 1 [64], as an image, dark on light [8, 8, 3]."""
+    grey = 255 - 255 * pixels.reshape(SIDE, SIDE)
     return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
 
 
