@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from flowhash.errors import DamagedFileError
 from flowhash.extras import require
-from flowhash.table.files import flush_folder, naming
+from flowhash.table.files import naming, replace_file
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
@@ -129,16 +128,3 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
         return dict(load(content))
     except Exception as error:  # the library's own error type derives from Exception only
         raise DamagedFileError(f"{path} cannot be read: {error}; restore it from a copy") from error
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file in one step, durably: it has the old content or the new one, never a part."""
-    new = path.with_name(path.name + ".new")
-    with naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        flush_folder(path.parent)

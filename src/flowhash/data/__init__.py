@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flowhash.data.augment import Augmentation
     from flowhash.data.cifar import cifar100
+    from flowhash.data.collection import Collection, open_collection
     from flowhash.data.folder import ImageFolder, image_folder
     from flowhash.data.handwritten import digits
     from flowhash.data.imagenet import imagenet32
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "Augmentation": "augment",
+    "Collection": "collection",
     "ImageFolder": "folder",
     "Items": "items",
     "LabelledItems": "labelled",
@@ -37,6 +39,7 @@ _ROOMS = {
     "digits": "handwritten",
     "image_folder": "folder",
     "imagenet32": "imagenet",
+    "open_collection": "collection",
     "open_pairs": "pairing",
     "open_data": "opening",
     "stratified": "split",
@@ -45,6 +48,7 @@ _ROOMS = {
 
 __all__ = [
     "Augmentation",
+    "Collection",
     "ImageFolder",
     "Items",
     "LabelledItems",
@@ -55,6 +59,7 @@ __all__ = [
     "digits",
     "image_folder",
     "imagenet32",
+    "open_collection",
     "open_data",
     "open_pairs",
     "stratified",

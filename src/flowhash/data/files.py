@@ -50,6 +50,17 @@ def npz_names(path: Path) -> list[str]:
         raise damaged_npz(path, error) from error
 
 
+def has_labels(path: Path) -> bool:
+    """Whether an ``.npz`` or parquet file has labels under one of the usual names."""
+    if path.suffix.lower() == ".npz":
+        names = npz_names(path)
+    elif path.suffix.lower() in (".parquet", ".pq"):
+        names = _parquet_names(path)
+    else:
+        names = []
+    return any(name in names for name in LABELS)
+
+
 def damaged_npz(path: Path, error: Exception) -> DamagedFileError:
     """What is raised for an ``.npz`` file that cannot be read."""
     return DamagedFileError(
@@ -114,11 +125,10 @@ def read_parquet(
     path: Path, embedding: str | None, label: str | None, with_labels: bool
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """Items of a column of lists of numbers, and labels of another column."""
-    require("pyarrow", "parquet")
-    parquet = require("pyarrow.parquet", "parquet")
     arrow = require("pyarrow", "parquet")
+    parquet = require("pyarrow.parquet", "parquet")
     try:
-        names = parquet.read_schema(path).names
+        names = _parquet_names(path)
         column = _chosen(path, names, embedding, EMBEDDINGS, "items")
         columns = [column]
         if with_labels:
@@ -129,6 +139,17 @@ def read_parquet(
     except (arrow.ArrowException, OSError) as error:
         if isinstance(error, DamagedFileError):
             raise
+        raise DamagedFileError(
+            f"{path} cannot be read as a parquet file: {error}; write it again"
+        ) from error
+
+
+def _parquet_names(path: Path) -> list[str]:
+    """The columns of a parquet file."""
+    arrow = require("pyarrow", "parquet")
+    try:
+        return list(require("pyarrow.parquet", "parquet").read_schema(path).names)
+    except (arrow.ArrowException, OSError) as error:
         raise DamagedFileError(
             f"{path} cannot be read as a parquet file: {error}; write it again"
         ) from error

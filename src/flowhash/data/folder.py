@@ -130,7 +130,7 @@ def _classes(
     paths: list[str] = []
     labels: list[int] = []
     for folder in folders:
-        images = _images(folder, ignore_other)
+        images = find_images(folder, ignore_other)
         if len(images) < least:
             size = "a single image" if images else "no images"
             raise InputError(
@@ -167,8 +167,12 @@ def _is_image(name: str) -> bool:
     return not _is_litter(name) and Path(name).suffix.lower() in SUFFIXES
 
 
-def _images(folder: Path, ignore_other: bool) -> list[str]:
-    """All images below a class's folder, in the order of their names."""
+def find_images(folder: Path, ignore_other: bool) -> list[str]:
+    """All images in a folder and below it, in the order of their names.
+
+    Raises:
+        InputError: there are other files too, and ``ignore_other`` is not set.
+    """
     images, others = [], []
     for where, below, files in os.walk(folder):
         below[:] = [name for name in below if not _is_litter(name)]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems, Splits, split_in_three
 from flowhash.extras import require
 
 BRIGHTEST = 16
+SIDE = 8
 
 
 def digits(validation: float = 0.2, test: float = 0.2, seed: int = 0) -> Splits:
@@ -29,3 +33,9 @@ def digits(validation: float = 0.2, test: float = 0.2, seed: int = 0) -> Splits:
     names = tuple(str(digit) for digit in range(10))
     everything = LabelledItems(ArrayItems(pixels), loaded.target, names, "digits")
     return split_in_three(everything, validation, test, seed)
+
+
+def draw_digit(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """A digit, pixels from 0 to 1 [64], as an image, dark on light [8, 8, 3]."""
+    grey = 255 - 255 * pixels.reshape(SIDE, SIDE)
+    return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)

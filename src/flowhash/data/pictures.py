@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.bars import tracked
 from flowhash.data.items import Kind
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.extras import require
@@ -20,6 +21,7 @@ SUFFIXES = frozenset({
     ".pnm", ".ppm", ".tif", ".tiff", ".webp",
 })  # fmt: skip
 KEPT_BYTES = 1 << 30  # decoded images that are kept in memory at the most
+Made = TypeVar("Made")
 DRAFT = 4  # a JPEG file is decoded at least at so many times the size that is wanted
 
 
@@ -29,14 +31,22 @@ def read_image(path: str | Path, size: tuple[int, int]) -> NDArray[np.uint8]:
     Raises:
         DamagedFileError: the file cannot be decoded; the message names it.
     """
+    return with_image(path, max(size), lambda image: fit_image(image, size))
+
+
+def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
+    """What ``use`` makes of an image file that is needed at about ``side`` pixels.
+
+    Raises:
+        DamagedFileError: the file cannot be decoded; the message names it.
+    """
     image_module = require("PIL.Image", "learn")
     try:
         with image_module.open(path) as image:
             _check_pixels(path, image.size, image_module.MAX_IMAGE_PIXELS)
             # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
-            side = DRAFT * max(size)
-            image.draft("RGB", (side, side))
-            return fit_image(image, size)
+            image.draft("RGB", (DRAFT * side, DRAFT * side))
+            return use(image)
     except FileNotFoundError as error:
         raise StorageError(f"{path} is not there; look whether it was moved or renamed") from error
     except DamagedFileError:
@@ -57,7 +67,7 @@ def fit_image(image: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
     """
     image_module = require("PIL.Image", "learn")
     operations = require("PIL.ImageOps", "learn")
-    upright = _in_colour(operations.exif_transpose(image), image_module)
+    upright = in_colour(operations.exif_transpose(image), image_module)
     fitted = operations.fit(upright, (size[1], size[0]), image_module.Resampling.BILINEAR)
     return np.array(fitted, np.uint8)
 
@@ -81,7 +91,7 @@ def read_pictures(
     return out
 
 
-def _in_colour(image: Any, image_module: Any) -> Any:
+def in_colour(image: Any, image_module: Any) -> Any:
     """An image in RGB; 16 bits of grey become 8 by their upper half, where Pillow would clip."""
     if image.mode.startswith("I"):
         grey = np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8
@@ -158,4 +168,5 @@ class ImageFolder:
             return None
 
         with ThreadPoolExecutor(self.threads) as pool:
-            return [message for message in pool.map(complaint, self.paths) if message]
+            found = tracked(pool.map(complaint, self.paths), "look at images", len(self.paths))
+            return [message for message in found if message]

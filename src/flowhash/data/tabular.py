@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.data.files import read_npy, read_npz, read_parquet
+from flowhash.data.files import has_labels, read_npy, read_npz, read_parquet
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems, Splits, split_in_three
 from flowhash.errors import InputError
@@ -88,6 +88,24 @@ def labelled_arrays(
     if store.kind == "vectors":
         _check_finite(store.array, source)
     return LabelledItems(store, numbers, names, source)
+
+
+def any_arrays(
+    path: Path, labels: str | Path | None, embedding: str | None, label: str | None
+) -> tuple[NDArray[Any], list[str] | None]:
+    """The items of a file and the names of their classes, or None where it has no labels.
+
+    Labels are taken where they are asked for, or have one of the usual names.
+    """
+    if labels is None and label is None and not (path.is_file() and has_labels(path)):
+        source, array, _ = _read(path, embedding, None, False)
+        store = ArrayItems(array)
+        if store.kind == "vectors":
+            _check_finite(array, source)
+        return array, None
+    found = labelled_arrays(path, labels, embedding=embedding, label=label)
+    assert isinstance(found.items, ArrayItems)
+    return found.items.array, [found.class_names[one] for one in found.labels.tolist()]
 
 
 def _read(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+
+import numpy as np
 
 from flowhash.data import LabelledItems, Splits
 from flowhash.encoder import Encoder
@@ -17,7 +20,7 @@ from flowhash.evaluate.sides import Side
 
 
 def evaluate(
-    encoder: Encoder,
+    encoder: Encoder | Sequence[Encoder],
     splits: Splits,
     *,
     seed: int = 0,
@@ -32,7 +35,7 @@ def evaluate(
     the base embeddings of the training set.
 
     Args:
-        encoder: what is evaluated.
+        encoder: what is evaluated; or several of one base and d, one for each k.
         splits: the data set; without a test split the validation split is searched.
         seed: of k-means.
         device: "auto", "cpu" or "cuda".
@@ -41,8 +44,12 @@ def evaluate(
         progress: show a bar, if the error stream is a terminal.
 
     Raises:
-        InputError: the data does not fit the encoder, or has too few items.
+        InputError: the data does not fit the encoder, or has too few items; or the encoders do not
+            rank by the same embedding.
     """
+    encoders = (encoder,) if isinstance(encoder, Encoder) else tuple(encoder)
+    _check_alike(encoders)
+    buckets = encoders[0].buckets
     asked = splits.validation if splits.test is None else splits.test
     if len(splits.train) < max(TOPS) or len(asked) < 1:
         raise InputError(
@@ -50,7 +57,7 @@ def evaluate(
             f"expected at least {max(TOPS)} to search, and one to ask: give more data"
         )
     began = time.perf_counter()
-    sides = _encoded(encoder, splits.train, asked, device, progress)
+    sides = _encoded(encoders, splits.train, asked, device, progress)
     outcome = Outcome(class_names=splits.train.class_names)
     last = "test"
     if splits.test is None:
@@ -59,10 +66,10 @@ def evaluate(
             "There is no test split. The items that are asked are those on which the checkpoint "
             "was chosen, so that the numbers flatter FlowHash a little.",
         )
-    if len(asked) < encoder.buckets:
+    if len(asked) < buckets:
         outcome.words += (
             f"k-means and inverted lists are left out for the {last} table: it has {len(asked)} "
-            f"items for {encoder.buckets} centroids.",
+            f"items for {buckets} centroids.",
         )
     places: dict[str, tuple[LabelledItems, LabelledItems | None]] = {
         "train": (splits.train, asked),
@@ -78,13 +85,12 @@ def evaluate(
     for table, (items, queries) in places.items():
         say(f"search the {table} table")
         source = _Encoded(
-            encoder, sides["train" if table == "train" else "test"],
+            encoders, sides["train" if table == "train" else "test"],
             None if queries is None else sides["test"],
             None if table == "train" else sides["train"],
         )  # fmt: skip
-        comparison, trials = run_all(
-            table, source, (encoder.active,), encoder.buckets, items.classes, seed, say
-        )
+        actives = [one.active for one in encoders]
+        comparison, trials = run_all(table, source, actives, buckets, items.classes, seed, say)
         outcome.rows += [trial.row for trial in trials]
         if table == pictured:
             outcome.buckets = some_buckets(trials)
@@ -93,19 +99,46 @@ def evaluate(
     return outcome
 
 
+def _check_alike(encoders: Sequence[Encoder]) -> None:
+    if not encoders:
+        raise InputError("there is no encoder; give at least one")
+    shapes = {(one.dim, one.buckets) for one in encoders}
+    actives = [one.active for one in encoders]
+    if len(shapes) > 1 or len(set(actives)) < len(actives):
+        raise InputError(
+            f"the encoders have (dim, d) {sorted(shapes)} and k {actives}; expected one dim and d, "
+            "and every k once"
+        )
+
+
+Sides = dict[int, Side]  # by k: the same items, with the activations of one hash network each
+
+
 def _encoded(
-    encoder: Encoder, train: LabelledItems, asked: LabelledItems, device: str, progress: bool
-) -> dict[str, Side]:
+    encoders: Sequence[Encoder],
+    train: LabelledItems,
+    asked: LabelledItems,
+    device: str,
+    progress: bool,
+) -> dict[str, Sides]:
     """Both splits, with the scores of a classifier that is fitted on one of them."""
-    found = {
-        name: encoder.encode(items, device=device, progress=progress)
-        for name, items in (("train", train), ("test", asked))
-    }
-    classifier = fit_classifier(found["train"].embeddings, train.labels, train.classes)
-    sides = {}
+    sides: dict[str, Sides] = {}
+    classifier = None
     for name, items in (("train", train), ("test", asked)):
-        scores = classifier.scores(found[name].embeddings)
-        sides[name] = Side(found[name].embeddings, items.labels, found[name].activations, scores)
+        found = [one.encode(items, device=device, progress=progress) for one in encoders]
+        embeddings = found[0].embeddings
+        if not all(np.allclose(one.embeddings, embeddings, 1e-4, 1e-5) for one in found):
+            raise InputError(
+                "the encoders make different embeddings; expected hash networks of one base, as "
+                "train(base=...) makes them"
+            )
+        if classifier is None:
+            classifier = fit_classifier(embeddings, train.labels, train.classes)
+        scores = classifier.scores(embeddings)
+        sides[name] = {
+            encoder.active: Side(embeddings, items.labels, one.activations, scores)
+            for encoder, one in zip(encoders, found, strict=True)
+        }
     return sides
 
 
@@ -113,27 +146,32 @@ class _Encoded:
     """Sides that were encoded before."""
 
     def __init__(
-        self, encoder: Encoder, items: Side, asked: Side | None, train: Side | None
+        self, encoders: Sequence[Encoder], items: Sides, asked: Sides | None, train: Sides | None
     ) -> None:
-        self.encoder, self.items, self.asked, self.training = encoder, items, asked, train
+        self.encoders = {encoder.active: encoder for encoder in encoders}
+        self.first = encoders[0].active
+        self.items, self.asked, self.training = items, asked, train
 
     def database(self, active: int | None) -> Side:
-        return self.items
+        return self.items[active or self.first]
 
     def queries(self, active: int | None) -> Side | None:
-        return self.asked
+        return None if self.asked is None else self.asked[active or self.first]
 
     def train(self) -> Side | None:
-        return self.training
+        return None if self.training is None else self.training[self.first]
 
     def passes(self) -> int:
-        return passes_of(self.encoder.base or self.encoder.hash)
+        encoder = self.encoders[self.first]
+        return passes_of(encoder.base or encoder.hash)
 
     def shared(self, active: int) -> bool:
-        return self.encoder.base is None or self.encoder.networks.shared
+        encoder = self.encoders[active]
+        return encoder.base is None or encoder.networks.shared
 
     def ranked(self) -> bool:
-        return self.encoder.base is not None
+        return self.encoders[self.first].base is not None
 
     def alone(self, active: int) -> bool:
-        return self.encoder.base is not None and self.encoder.hash.unit
+        encoder = self.encoders[active]
+        return encoder.base is not None and encoder.hash.unit

@@ -77,3 +77,16 @@ def naming(path: Path) -> Iterator[None]:
             error.errno, f"{error.filename or path}: {reason}; nothing was changed. Free space or "
             "mend the permissions, then try again"
         ) from error  # fmt: skip
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file in one step, durably: it has the old content or the new one, never a part."""
+    new = path.with_name(path.name + ".new")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        flush_folder(path.parent)

@@ -49,3 +49,23 @@ class Item:
     code: NDArray[np.int32]
     embedding: NDArray[np.float32]
     payload: dict[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Some stored items, side by side.
+
+    Attributes:
+        ids: int64, or strings (dtype object) [n].
+        codes: the k buckets of each, ascending [n, k] int32.
+        embeddings: as stored, as float32 [n, dim].
+        payloads: of each, or None.
+    """
+
+    ids: NDArray[Any]
+    codes: NDArray[np.int32]
+    embeddings: NDArray[np.float32]
+    payloads: list[dict[str, Any] | None]
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -13,7 +13,7 @@ from flowhash.errors import InputError, StorageError
 from flowhash.table import answers, arguments
 from flowhash.table.check import state_faults
 from flowhash.table.folder import Folder
-from flowhash.table.hits import Item
+from flowhash.table.hits import Item, Stored
 from flowhash.table.ids import read_ids
 from flowhash.table.manifest import Settings
 from flowhash.table.state import State
@@ -73,6 +73,11 @@ class TableView:
         """Whether the table can be changed through this object."""
         return self._state is not None and (self._folder is None or self._folder.writable)
 
+    @property
+    def next_id(self) -> int:
+        """The id of the next item that is added without one."""
+        return self._open_state().next_id
+
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes."""
         return table_stats(self._settings, self._open_state())
@@ -101,6 +106,29 @@ class TableView:
         part, row = self._locate(state, item)
         code: NDArray[np.int32] = state.parts[part].segment.codes_at(np.array([row]))[0]
         return code
+
+    def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
+        """All items of one state, some at a time: to copy a table, or to carry it elsewhere.
+
+        Args:
+            size: items of a batch, at the most.
+            payloads: whether to read them too; they are None otherwise.
+        """
+        if size < 1:
+            raise InputError(f"size is {size}; expected one or more items")
+        for part in self._open_state().parts:
+            rows = part.live_rows()
+            for start in range(0, len(rows), size):
+                chosen = rows[start : start + size]
+                first, last = int(chosen[0]), int(chosen[-1]) + 1
+                segment = part.segment
+                texts = [segment.payload_at(row) if payloads else None for row in chosen.tolist()]
+                yield Stored(
+                    segment.ids_at(chosen),
+                    segment.codes_at(chosen),
+                    segment.sound_embeddings(first, last)[chosen - first],
+                    texts,
+                )
 
     def __len__(self) -> int:
         return self._open_state().live

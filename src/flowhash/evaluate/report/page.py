@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import flowhash
-from flowhash.artefact import replace_file
 from flowhash.evaluate.report.bucket_charts import bucket_charts
 from flowhash.evaluate.report.canvas import Chart
 from flowhash.evaluate.report.charts import row_charts
@@ -29,6 +28,7 @@ from flowhash.evaluate.report.tables import (
 )
 from flowhash.evaluate.results import Report
 from flowhash.extras import require
+from flowhash.table.files import replace_file
 
 
 @dataclass(frozen=True)
