@@ -1,0 +1,170 @@
+"""Reading what clients send: JSON and forms."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import ClientDisconnect, Request
+
+from flowhash.serve.problems import ProblemError, mistake
+
+JSON, FORM = "application/json", "multipart/form-data"
+FIELDS = 64  # of a form at the most, beside files
+DEPTH = 32  # of nested JSON at the most
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def kind_of(request: Request) -> str:
+    """JSON or FORM.
+
+    Raises:
+        ProblemError: 415 for anything else.
+    """
+    for name, value in request.scope["headers"]:
+        if name == b"content-type":
+            kind: str = value.partition(b";")[0].strip().lower().decode("latin-1")
+            if kind in (JSON, FORM):
+                return kind
+            raise ProblemError(415, f"Content-Type is {kind[:100]!r}; expected {JSON} or {FORM}")
+    raise ProblemError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
+
+
+async def read_json(request: Request, timeout: float) -> Any:
+    """The body as JSON.
+
+    Raises:
+        ProblemError: 400 if it is none, 408 if it does not come, 413 if it is too large.
+    """
+    with Arriving(timeout):
+        body = await _whole(request)
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ProblemError(
+            400,
+            f"the body is no JSON: {error}. Numbers are finite (no NaN or Infinity), text is UTF-8",
+            "bad_json",
+        ) from error
+
+
+async def _whole(request: Request) -> bytes:
+    """The body; most come in one piece."""
+    first = await request.receive()
+    body: bytes = first.get("body", b"")
+    if not first.get("more_body", False):
+        return body
+    pieces = [body]
+    async for piece in request.stream():
+        pieces.append(piece)  # noqa: PERF401
+    return b"".join(pieces)
+
+
+def checked(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) -> Model:
+    """``value``, which stands at ``place`` of the body, as a model.
+
+    Raises:
+        ProblemError: 422 with the first mistake.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise mistake(error.errors(include_url=False, include_context=False), place) from error
+
+
+@asynccontextmanager
+async def form(request: Request, timeout: float, files: int) -> AsyncIterator[FormData]:
+    """The body as a form; its files are closed at the end.
+
+    Raises:
+        ProblemError: 400 if it is none, 408 if it does not come, 413 if it is too large.
+    """
+    with Arriving(timeout):
+        found = await request.form(max_files=files, max_fields=FIELDS)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+class Arriving:
+    """Gives a body only so much time. Standard ones cost as much as the rest of a short request."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._late = False
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._timeout, self._stop)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+    ) -> None:
+        self._timer.cancel()
+        if self._late and kind is asyncio.CancelledError:
+            if self._task is not None and hasattr(self._task, "uncancel"):  # from Python 3.11
+                self._task.uncancel()
+            seconds = f"{self._timeout:g} s"
+            raise ProblemError(
+                408, f"the body did not come within {seconds}; send it again, faster or smaller"
+            ) from error
+        if kind is ClientDisconnect:
+            raise ProblemError(400, "the client left before its body had come") from error
+
+    def _stop(self) -> None:
+        self._late = True
+        if self._task is not None:
+            self._task.cancel()
+
+
+def text_fields(found: FormData, names: tuple[str, ...]) -> dict[str, list[str]]:
+    """The texts of a form by name.
+
+    Raises:
+        ProblemError: 422 for a field that is not known, or a file in place of a text.
+    """
+    texts: dict[str, list[str]] = {}
+    for name, value in found.multi_items():
+        if isinstance(value, UploadFile):
+            continue
+        if name not in names:
+            raise ProblemError(
+                422, f"the form has a field {name[:60]!r}; expected {', '.join(names)}"
+            )
+        texts.setdefault(name, []).append(value)
+    return texts
+
+
+def files_of(found: FormData, name: str) -> list[UploadFile]:
+    """The files of a form.
+
+    Raises:
+        ProblemError: 422 for files under another name, or none.
+    """
+    files = []
+    for field, value in found.multi_items():
+        if isinstance(value, UploadFile):
+            if field != name:
+                raise ProblemError(422, f"a file came as {field[:60]!r}; expected it as {name!r}")
+            files.append(value)
+    if not files:
+        raise ProblemError(
+            422, f"the form has no file {name!r}; send the image as a file of that name"
+        )
+    return files
+
+
+def too_deep(value: Any, left: int = DEPTH) -> bool:
+    """Whether lists and dicts are nested deeper than what every reader of JSON can follow."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return False
+    return left == 0 or any(too_deep(entry, left - 1) for entry in value)

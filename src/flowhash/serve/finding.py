@@ -1,0 +1,169 @@
+"""Searching the table: what a query is, and what is found for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.serve.rows import codes_of, opened_counts, state_of
+from flowhash.table import HashTable, Hits
+from flowhash.table.few import FEW
+
+WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
+REPEATS = 3  # of a search whose time is compared; the fastest counts
+
+
+@dataclass(eq=False)
+class Query:
+    """What one request asks for.
+
+    Attributes:
+        rows: vectors or images to encode, or, with ``order``, embeddings [n, …].
+        order: the buckets of each row in the order to open them [n, m]; None: the encoder's.
+        top: hits of each row.
+        probe: buckets to open; None: k.
+        at_least: open more until so many items are found.
+        payloads: whether to show what is stored with the hits.
+        without: an id that is not to be among the hits.
+        picture: the address of the query's own picture.
+    """
+
+    rows: NDArray[Any]
+    order: NDArray[np.int32] | None
+    top: int
+    probe: int | None
+    at_least: int | None
+    payloads: bool
+    without: int | str | None = None
+    picture: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def group(self) -> Hashable:
+        """Queries that one call of ``HashTable.search`` can answer."""
+        width = None if self.order is None else self.order.shape[1]
+        return (self.wanted, self.probe, self.at_least, self.payloads, width, self.rows.shape[1:])
+
+    @property
+    def wanted(self) -> int:
+        """Hits to search for: one more where one may have to be left out."""
+        return self.top if self.without is None else self.top + 1
+
+
+@dataclass(eq=False)
+class Found:
+    """What a batch found.
+
+    Attributes:
+        hits: of the table.
+        codes: the buckets of all hits, one after the other, where they are to be shown.
+        opened: the buckets that each query opened.
+        milliseconds: that the table took.
+    """
+
+    hits: Hits
+    codes: list[list[int] | None] | None
+    opened: list[list[int]]
+    milliseconds: float
+
+
+def is_wide(query: Query, table: HashTable) -> bool:
+    """Whether a search may open so many buckets that it takes long."""
+    return query.at_least is not None or (query.probe or 0) > WIDE * table.active
+
+
+def find(
+    table: HashTable,
+    query: Query,
+    order: NDArray[np.int32],
+    embeddings: NDArray[np.float32],
+    threads: int | None,
+    repeats: int = 1,
+) -> Found:
+    """Search the table.
+
+    Args:
+        table: that is searched.
+        query: how it is searched.
+        order: buckets to open [n, m].
+        embeddings: [n, dim].
+        threads: None lets the table choose, but one for what is over in a millisecond: the other
+            cores have requests to read.
+        repeats: how often, to measure; the fastest time is told.
+    """
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        hits = _hits(table, query, order, embeddings, threads)
+        times.append((time.perf_counter() - start) * 1e3)
+    codes = None
+    if query.payloads:
+        lines = zip(hits.ids.tolist(), hits.counts.tolist(), strict=True)
+        codes = codes_of(table, [item for line, count in lines for item in line[:count]])
+    counts = opened_counts(table, order, query.probe or table.active, query.at_least)
+    opened = [line[:count] for line, count in zip(order.tolist(), counts.tolist(), strict=True)]
+    return Found(hits, codes, opened, min(times))
+
+
+def find_everywhere(
+    table: HashTable, query: Query, embeddings: NDArray[np.float32], threads: int | None
+) -> dict[str, Any]:
+    """What opening every bucket finds for one query, and how long that takes, for an answer."""
+    order = np.arange(table.buckets, dtype=np.int32)[None]
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        hits = table.search(order, embeddings, query.wanted, probe=table.buckets, threads=threads)
+        times.append((time.perf_counter() - start) * 1e3)
+    count = int(hits.counts[0])
+    pairs = zip(hits.ids[0, :count].tolist(), hits.distances[0, :count], strict=True)
+    kept = [pair for pair in pairs if query.without is None or pair[0] != query.without]
+    kept = kept[: query.top]
+    answer = {"ids": [pair[0] for pair in kept], "distances": [pair[1] for pair in kept]}
+    return {
+        "milliseconds": round(min(times), 4),
+        "scanned": int(hits.scanned[0]),
+        "answers": [answer],
+    }
+
+
+def _hits(
+    table: HashTable,
+    query: Query,
+    order: NDArray[np.int32],
+    embeddings: NDArray[np.float32],
+    threads: int | None,
+) -> Hits:
+    wide = is_wide(query, table)
+
+    def search(part: slice) -> Hits:
+        return table.search(
+            order[part], embeddings[part], query.wanted, probe=query.probe,
+            at_least=query.at_least, threads=threads or (None if wide else 1),
+            payloads=query.payloads,
+        )  # fmt: skip
+
+    # The table's code for a few queries takes half the time of that for batches, unless many
+    # queries of a batch open the same bucket.
+    step = max(1, FEW // (query.probe or table.active))
+    apart = len(order) * (query.probe or table.active) <= table.buckets
+    if wide or not apart or len(order) <= step or len(state_of(table).parts) != 1:
+        return search(slice(None))
+    parts = [search(slice(start, start + step)) for start in range(0, len(order), step)]
+    payloads = None
+    if query.payloads:
+        payloads = [line for part in parts for line in part.payloads or ()]
+    return Hits(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.distances for part in parts]),
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.scanned for part in parts]),
+        payloads,
+    )

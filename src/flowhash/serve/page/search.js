@@ -1,0 +1,200 @@
+// The search view: by image, by vector, by stored item.
+
+import { itemPath, post, request, withId } from "./api.js";
+import { busy, byId, card, count, counted, numbers, problem, say, settled, titleOf } from "./dom.js";
+import { render } from "./hits.js";
+
+const SAMPLE = 24;
+
+const images = new Map(); // what was dropped, picked or pasted: a link cannot carry it
+let site, running = null, seed = 0, sampled = false;
+
+export function setUp(given) {
+  site = given;
+  byId("drop").hidden = site.kind !== "images";
+  byId("vector-form").hidden = site.kind === "images";
+  byId("order-field").hidden = site.kind !== null;
+  if (site.kind === null) byId("vector-label").textContent = "Embedding";
+  const size = site.inputDim ? `${site.inputDim} numbers` : "Numbers";
+  byId("vector-hint").textContent = `${size}, as JSON or separated by commas.`;
+  byId("top").max = site.limits.max_top;
+  byId("probe").max = site.stats.buckets;
+  byId("probe").value = site.stats.active; // links of other views are made before this one is shown
+  byId("file").addEventListener("change", (event) => {
+    if (event.target.files.length) byImage(event.target.files);
+    event.target.value = ""; // so that the same file can be chosen again
+  });
+  byId("vector-form").addEventListener("submit", (event) => submitted(event, byVector));
+  byId("id-form").addEventListener("submit", (event) => submitted(event, () => ask({ id: byId("id").value.trim() })));
+  byId("controls").addEventListener("submit", (event) => submitted(event, again));
+  byId("controls").addEventListener("change", again);
+  byId("others").addEventListener("click", () => {
+    seed += 1;
+    loadSample();
+  });
+}
+
+function submitted(event, act) {
+  event.preventDefault();
+  settled();
+  try {
+    act();
+  } catch (error) {
+    problem(error);
+  }
+}
+
+/** Search by the first of some files. */
+export function byImage(files) {
+  const file = files[0];
+  const largest = site.limits.max_body;
+  if (site.kind !== "images") {
+    problem(new Error("This table cannot be searched by image: its server has no encoder for images."));
+  } else if (largest && file.size > largest) {
+    problem(new Error(`${file.name} has ${count(file.size)} bytes; this server takes up to ${count(largest)}. Make the image smaller.`));
+  } else {
+    const key = String(images.size + 1);
+    images.set(key, file);
+    ask({ image: key });
+  }
+}
+
+function byVector() {
+  const what = site.kind === null ? "Embedding" : "Vector";
+  const values = { [what.toLowerCase()]: numbers(byId("vector").value, what).join(",") };
+  if (site.kind === null) values.buckets = numbers(byId("order").value, "Buckets to open").join(",");
+  ask(values);
+}
+
+/** How to search, as far as it is not the default: part of every link. */
+function manner() {
+  const values = {};
+  const usual = { top: "16", probe: String(site.stats.active) };
+  for (const [name, value] of Object.entries(usual)) {
+    if (byId(name).value !== value && byId(name).checkValidity()) values[name] = byId(name).value;
+  }
+  if (!byId("compare").checked) values.compare = "no";
+  return values;
+}
+
+function ask(query) {
+  site.go("search", { ...query, ...fitting(manner(), "id" in query) });
+}
+
+export const linkTo = (id) => site.link("search", { id: String(id), ...fitting(manner(), true) });
+
+/** A stored item is known to be in k buckets, and of no other is known how near it is. */
+function fitting({ probe, ...rest }, stored) {
+  return probe === undefined || (stored && Number(probe) > site.stats.active) ? rest : { probe, ...rest };
+}
+
+function again() {
+  if (!byId("controls").reportValidity()) return;
+  const { top, probe, compare, ...query } = Object.fromEntries(site.values());
+  ask(query);
+}
+
+/** Show what the fragment asks for. */
+export function show(values, first) {
+  byId("top").value = values.get("top") ?? "16";
+  byId("probe").value = values.get("probe") ?? site.stats.active;
+  byId("compare").checked = values.get("compare") !== "no";
+  limitProbe(values);
+  byId("id").value = values.get("id") ?? "";
+  const vector = values.get("vector") ?? values.get("embedding");
+  if (vector !== null) byId("vector").value = vector;
+  if (values.has("buckets")) byId("order").value = values.get("buckets");
+  running?.abort();
+  if (["id", "image", "vector", "embedding"].some((name) => values.has(name))) {
+    run(values, first);
+  } else {
+    byId("results").hidden = true;
+    site.title("Search");
+  }
+  if (!sampled) loadSample();
+}
+
+/** How many buckets may be opened depends on what is searched by. */
+function limitProbe(values) {
+  const stored = values.has("id");
+  const most = stored ? site.stats.active : site.stats.buckets;
+  byId("probe").max = most;
+  byId("probe").disabled = most === 1;
+  byId("probe-field").hidden = site.kind === null && !stored; // then the field with the buckets says it
+  byId("probe-hint").hidden = !stored;
+  byId("probe-hint").textContent = most === 1 ? "A stored item opens its own bucket." : `A stored item opens its own ${most} buckets at most.`;
+}
+
+/** Drop the sample, since the table has changed. */
+export function changed() {
+  sampled = false;
+}
+
+async function run(values, first) {
+  running = new AbortController();
+  const { signal } = running;
+  const results = byId("results");
+  results.setAttribute("aria-busy", "true");
+  say("Searching…");
+  try {
+    const [asked, answer] = await busy(Promise.all([described(values, signal), answered(values, signal)]));
+    results.hidden = false;
+    render(site, asked, answer, Number(values.get("top") ?? 16));
+    if (!first && !byId("controls").contains(document.activeElement)) byId("results-title").focus();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    results.hidden = true;
+    say("");
+    problem(error);
+  }
+  results.removeAttribute("aria-busy");
+}
+
+/** What was asked, for people: a title, a picture, and the item if it is a stored one. */
+async function described(values, signal) {
+  if (values.has("id")) {
+    const item = await request(itemPath(values.get("id")), { signal });
+    return { title: titleOf(item), about: `Stored item, id ${item.id}`, source: item.picture, item };
+  }
+  if (values.has("image")) {
+    const file = images.get(values.get("image"));
+    if (file === undefined) throw new Error("The image of this search is not part of its link. Drop it again.");
+    return { title: file.name || "image", about: "Your image", source: URL.createObjectURL(file), item: null };
+  }
+  const vector = (values.get("vector") ?? values.get("embedding")).split(",").map(Number);
+  return { title: "your vector", about: counted(vector.length, "number"), source: null, vector, item: null };
+}
+
+function answered(values, signal) {
+  const compare = values.get("compare") !== "no";
+  const number = (name) => (values.has(name) ? { [name]: Number(values.get(name)) } : {});
+  const fields = { ...number("top"), ...number("probe"), compare };
+  if (values.has("image")) {
+    const form = new FormData();
+    for (const [name, value] of Object.entries(fields)) form.set(name, value);
+    const file = images.get(values.get("image"));
+    if (file !== undefined) form.set("image", file, file.name || "image");
+    return file === undefined ? null : request("search", { method: "POST", body: form, signal });
+  }
+  for (const name of ["vector", "embedding", "buckets"]) {
+    if (values.has(name)) fields[name] = values.get(name).split(",").map(Number);
+  }
+  if (values.has("buckets")) fields.probe = fields.buckets.length;
+  return post("search", withId(values.get("id"), fields, site.idKind), { signal });
+}
+
+async function loadSample() {
+  sampled = true;
+  const list = byId("sample");
+  list.setAttribute("aria-busy", "true");
+  try {
+    const { total, items } = await busy(request(`items?count=${SAMPLE}&seed=${seed}`));
+    list.replaceChildren(...items.map((item) => card(item, linkTo(item.id))));
+    byId("others").hidden = total <= items.length;
+    byId("stored-about").textContent = total ? "Choose one to search by it." : "The table is empty. Add items first.";
+  } catch (error) {
+    sampled = false;
+    problem(error);
+  }
+  list.removeAttribute("aria-busy");
+}

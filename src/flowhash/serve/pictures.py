@@ -1,0 +1,74 @@
+"""Images that clients send: decoded with care, since anybody may have made them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.data.pictures import DRAFT, fit_image
+from flowhash.data.thumbnails import SIDE, thumbnail
+from flowhash.extras import require
+from flowhash.serve.problems import ProblemError
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+
+
+def decode(
+    content: bytes, size: tuple[int, int], max_pixels: int, name: str = "the image"
+) -> tuple[NDArray[np.uint8], str]:
+    """An image as the encoder takes it [height, width, 3], and its thumbnail.
+
+    The number of pixels is read from the head of the file before anything is decoded.
+
+    Raises:
+        ProblemError: 413 for more than ``max_pixels``, 415 for other formats, 422 for damage.
+    """
+    pillow = require("PIL.Image", "learn")
+    try:
+        with pillow.open(io.BytesIO(content), formats=FORMATS) as image:
+            _check_pixels(image.size, max_pixels, name)
+            # Just as files are read, so that an image gives the same numbers wherever it is read.
+            side = DRAFT * max(size)
+            image.draft("RGB", (side, side))
+            image.load()
+            return fit_image(image, size), thumbnail(_small(image, pillow))
+    except ProblemError:
+        raise
+    except pillow.DecompressionBombError as error:
+        raise ProblemError(
+            413, f"{name} is made to fill the memory: {error}", "too_many_pixels"
+        ) from error
+    except pillow.UnidentifiedImageError as error:
+        raise ProblemError(
+            415, f"{name} is no image of a known format; expected {', '.join(FORMATS)}"
+        ) from error
+    except Exception as error:  # decoders fail in many ways on what is damaged
+        raise ProblemError(
+            422, f"{name} cannot be decoded ({type(error).__name__}); send it whole, or as PNG"
+        ) from error
+
+
+def _check_pixels(size: tuple[int, int], most: int, name: str) -> None:
+    width, height = size
+    if width * height > most:
+        raise ProblemError(
+            413,
+            f"{name} has {width} × {height} pixels; expected at most {most} in all. Scale it down: "
+            "the encoder looks at a small version anyway",
+            "too_many_pixels",
+        )
+
+
+def _small(image: Any, pillow: Any) -> NDArray[np.uint8]:
+    """The whole image, upright, small enough for a thumbnail."""
+    width, height = image.size
+    operations = require("PIL.ImageOps", "learn")
+    factor = max(1, max(width, height) / (2 * SIDE))
+    small = (max(1, round(width / factor)), max(1, round(height / factor)))
+    upright = operations.exif_transpose(image)
+    if upright.size != image.size:
+        small = small[::-1]
+    return fit_image(upright, small[::-1])

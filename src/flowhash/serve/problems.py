@@ -1,0 +1,104 @@
+"""What goes wrong with a request, as JSON: what came, what was expected, what to do."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.responses import Response
+
+from flowhash.errors import InputError, StorageError
+from flowhash.serve.writing import as_json
+
+LOG = logging.getLogger("flowhash.serve")
+
+CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_media_type",
+    422: "invalid",
+    500: "internal",
+    503: "unavailable",
+    504: "timeout",
+}
+
+
+class ProblemError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+        status: of HTTP.
+        message: what came, what was expected, what to do.
+        code: a word for programs; by default the status's.
+        headers: of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code or CODES.get(status, "error")
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        """The answer."""
+        body = as_json({"error": {"code": self.code, "message": self.message}})
+        return Response(body, self.status, self.headers, "application/json")
+
+
+def busy(message: str) -> ProblemError:
+    """More than the server can do now."""
+    return ProblemError(503, message, "busy", {"Retry-After": "1"})
+
+
+def problem_of(error: BaseException) -> ProblemError:
+    """Any exception as an answer; what is our fault is logged, and not told to the client."""
+    if isinstance(error, ProblemError):
+        return error
+    if isinstance(error, HTTPException):  # of the framework
+        return ProblemError(error.status_code, str(error.detail), headers=error.headers)
+    if isinstance(error, MultiPartException):
+        return ProblemError(400, f"the form cannot be read: {error.message}", "bad_form")
+    if isinstance(error, InputError):
+        return ProblemError(422, str(error))
+    number = uuid.uuid4().hex[:12]
+    LOG.error("request failed, number %s", number, exc_info=error)
+    if isinstance(error, StorageError):
+        return ProblemError(
+            503,
+            "the table's files could not be read or written; nothing was changed. The server's log "
+            f"has the reason under {number}",
+            "storage",
+        )
+    return ProblemError(
+        500, f"the server failed on this request; its log has the reason under {number}. Report it"
+    )
+
+
+def mistake(errors: Sequence[Mapping[str, Any]], outer: tuple[str | int, ...] = ()) -> ProblemError:
+    """What pydantic found wrong at ``outer``, the first of it in words."""
+    first = errors[0]
+    place = ".".join(str(part) for part in (*outer, *first["loc"])) or "the body"
+    more = f" ({len(errors) - 1} more mistakes)" if len(errors) > 1 else ""
+    if first["type"] == "missing":
+        return ProblemError(422, f"{place} is missing{more}; see /openapi.json")
+    if first["type"] == "extra_forbidden":
+        return ProblemError(422, f"{place} is not known{more}; leave it out, or see /openapi.json")
+    expected = str(first["msg"]).removeprefix("Input ").removeprefix("Value error, ")
+    return ProblemError(422, f"{place} is {first.get('input')!r:.60}; it {expected}{more}")

@@ -1,0 +1,156 @@
+"""A server's parts: the table, the encoder, the threads, and who may use them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from flowhash.errors import StorageError
+from flowhash.serve.batcher import Batcher
+from flowhash.serve.finding import Query, is_wide
+from flowhash.serve.metrics import Metrics
+from flowhash.serve.options import ServeOptions
+from flowhash.serve.problems import LOG, ProblemError
+from flowhash.serve.rows import CachedStats
+from flowhash.serve.searching import Searching
+from flowhash.serve.security import Gate
+from flowhash.table import HashTable
+
+if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
+    from flowhash.serve.embedding import Embedder
+
+READERS = 4  # threads for what is neither a search nor a write
+REFRESH = 1.0  # seconds
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Service:
+    """What the routes work with.
+
+    Searches run in two threads: one for those that take well under a millisecond, one for images
+    and for searches that open many buckets, so that the latter never hold up the former. Writes run
+    one after another in a thread of their own.
+
+    Args:
+        table: open; whoever opened it closes it.
+        encoder: None where there is none.
+        options: of the server.
+
+    Raises:
+        InputError: the table is of another encoder.
+    """
+
+    def __init__(self, table: HashTable, encoder: Encoder | None, options: ServeOptions) -> None:
+        self.table = table
+        self.options = options
+        self.embedder: Embedder | None = None
+        if encoder is not None:
+            from flowhash.encoder.tables import check_table
+            from flowhash.serve.embedding import Embedder
+
+            check_table(encoder, table)
+            self.embedder = Embedder(encoder, options.threads)
+        self.metrics = Metrics(self.count)
+        self.gate = Gate(options, table.writable)
+        self.stats = CachedStats(table)
+        self.searching = Searching(table, self.embedder, self.metrics, options.threads)
+        self._light = Batcher(
+            self.searching.batch, options.max_batch, options.timeout, "flowhash-search"
+        )
+        self._heavy = Batcher(
+            self.searching.batch, options.max_batch, options.timeout, "flowhash-wide"
+        )
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="flowhash-write")
+        self._writing = asyncio.Lock()
+        self.warm = False
+        self.closing = False
+        self.broken = False
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the encoder takes images."""
+        return self.embedder is not None and self.embedder.encoder.preprocessing.kind == "images"
+
+    @property
+    def open(self) -> bool:
+        """Whether the table can be read; nobody may have closed it."""
+        try:
+            return len(self.table) >= 0
+        except StorageError:
+            return False
+
+    def count(self) -> int:
+        """How many items there are; 0 in a table that was closed."""
+        return len(self.table) if self.open else 0
+
+    async def search(self, query: Query) -> bytes:
+        """The answer to a query, together with others that came at the same time."""
+        encoded = query.order is None and self.takes_images
+        slow = encoded or is_wide(query, self.table)
+        return await (self._heavy if slow else self._light).ask(query)
+
+    async def read(
+        self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+    ) -> Result:
+        """Run something that reads in a thread.
+
+        Raises:
+            ProblemError: 504 when it takes too long.
+        """
+        loop = asyncio.get_running_loop()
+        job = loop.run_in_executor(self._readers, lambda: work(*given, **named))
+        try:
+            return await asyncio.wait_for(job, self.options.timeout)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise ProblemError(
+                504, f"it took longer than {self.options.timeout:g} s; ask for less, or try again"
+            ) from error
+
+    async def write(
+        self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+    ) -> Result:
+        """Run something that writes, alone. Once begun it is waited for, however long it takes.
+
+        Raises:
+            ProblemError: 504 when others wrote too long; nothing was changed then.
+        """
+        try:
+            await asyncio.wait_for(self._writing.acquire(), self.options.timeout)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise ProblemError(
+                504,
+                f"others were writing for {self.options.timeout:g} s; nothing was changed. Try "
+                "again, and send many items in one request",
+            ) from error
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._writer, lambda: work(*given, **named))
+        finally:
+            self._writing.release()
+
+    async def keep_fresh(self) -> None:
+        """Look for what another process has written, about once a second, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(REFRESH)
+            try:
+                await loop.run_in_executor(self._readers, self.table.refresh)
+                self.broken = False
+            except StorageError as error:
+                if not self.broken:
+                    LOG.error("the table cannot be read anew: %s", error)
+                self.broken = True
+
+    def close(self) -> None:
+        """Wait for what is in work."""
+        self.closing = True
+        self._light.close()
+        self._heavy.close()
+        self._readers.shutdown(wait=True)
+        self._writer.shutdown(wait=True)

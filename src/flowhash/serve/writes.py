@@ -1,0 +1,39 @@
+"""The routes that change the table: add and delete items."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flowhash.serve import openapi
+from flowhash.serve.adding import add, read_batch
+from flowhash.serve.queries import no_item
+from flowhash.serve.reading import ItemId, stored
+from flowhash.serve.service import Service
+from flowhash.serve.writing import answer
+
+
+def add_routes(app: FastAPI, service: Service) -> None:
+    """Add the routes that change the table; each looks at the key before it reads a body."""
+
+    @app.post("/items", **openapi.ADD)
+    async def add_items(request: Request) -> Response:
+        """Add items; the answer comes when they are on disk."""
+        service.gate.write(request.scope["headers"])
+        batch = await read_batch(service, request)
+        return answer(await service.write(add, service, batch), 201)
+
+    @app.delete("/items/{id:path}", **openapi.DELETE)
+    async def delete_item(id: ItemId, request: Request) -> Response:
+        """Delete one item; the answer comes when that is on disk."""
+        service.gate.write(request.scope["headers"])
+
+        def work() -> Response:
+            item = stored(service, id)
+            gone = service.table.delete([item.id])
+            if not gone:
+                raise no_item(service, item.id)
+            return answer({"deleted": gone, "total": len(service.table)})
+
+        return await service.write(work)

@@ -1,0 +1,311 @@
+"""A server in operation: start, stop, health, figures, metrics, faults of our own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from flowhash import __version__
+from flowhash.errors import InputError, LockedTableError
+from flowhash.serve import ServeOptions, create_app, run
+from flowhash.table import HashTable
+from tests.encoder.encoders import make
+from tests.serve.conftest import Servers
+from tests.serve.servers import (
+    ACTIVE,
+    BUCKETS,
+    DIM,
+    ITEMS,
+    PATIENCE,
+    make_strings,
+    message_of,
+    payload_of,
+    raw_items,
+    start,
+    started,
+)
+from tests.serve.test_limits import GOOD, ask, small_table
+
+
+def test_stats_are_those_of_the_table(servers: Servers) -> None:
+    import dataclasses
+
+    for server, kind in ((servers.images, "images"), (servers.vectors, "vectors")):
+        found = server.client.get("/stats").json()
+        with HashTable.open(server.table) as table:
+            expected = dataclasses.asdict(table.stats())
+            assert found["encoder"] == table.encoder
+        assert {name: found[name] for name in expected} == pytest.approx(expected)
+        assert found["version"] == __version__
+        assert found["writable"] is True
+        assert found["takes"]["kind"] == kind
+        assert found["takes"]["class_names"] == ["ant", "bée", "cow"]
+    assert servers.images.client.get("/stats").json()["takes"]["size"] == [16, 14]
+    assert servers.images.client.get("/stats").json()["limits"]["max_pixels"] == 1_000_000
+    assert servers.vectors.client.get("/stats").json()["takes"]["inputs"] == 5
+    assert servers.strings.client.get("/stats").json()["takes"] is None
+
+
+def test_what_cannot_be_measured_is_null() -> None:
+    table = HashTable.create(buckets=3, dim=2)
+    found = ask(create_app(table), "GET", "/stats").json()
+    assert found["suf"] is None
+    assert found["items"] == 0
+    assert ask(create_app(table), "GET", "/items").json() == {"total": 0, "items": []}
+    body = {"embedding": [1, 2], "buckets": [0]}
+    answer = ask(create_app(table), "POST", "/search", json=body).json()["answers"][0]
+    assert (answer["hits"], answer["scanned"]) == ([], 0)
+
+
+def test_buckets_are_counted(servers: Servers) -> None:
+    codes, _ = raw_items(1)
+    loads = np.bincount(codes.ravel(), minlength=BUCKETS)
+    found = servers.strings.client.get("/buckets").json()
+    assert found == {"buckets": BUCKETS, "active": ACTIVE, "loads": loads.tolist()}
+    for bucket in range(BUCKETS):
+        rows = np.flatnonzero((codes == bucket).any(1))
+        payloads = [payload_of(row) for row in rows.tolist()]
+        labels = [payload["label"] for payload in payloads if payload]
+        counts = {label: labels.count(label) for label in set(labels)}
+        found = servers.strings.client.get(f"/buckets/{bucket}", params={"count": 7}).json()
+        assert found["load"] == found["counted"] == len(rows)
+        assert {each["label"]: each["items"] for each in found["classes"]} == counts
+        sizes = [each["items"] for each in found["classes"]]
+        assert sizes == sorted(sizes, reverse=True)
+        assert found["purity"] == pytest.approx(max(counts.values()) / len(labels))
+        assert len({item["id"] for item in found["items"]}) == 7
+        assert all(bucket in item["buckets"] for item in found["items"])
+    for wrong, status in ((BUCKETS, 404), (-1, 404), ("x", 422), (10**30, 404), ("1.5", 422)):
+        message_of(servers.strings.client.get(f"/buckets/{wrong}"), status)
+
+
+def test_a_bucket_without_labels_has_no_purity() -> None:
+    table = HashTable.create(buckets=3, dim=2)
+    table.add([[1], [1]], [[0, 1], [1, 0]], payloads=[None, {"label": [1]}])
+    found = ask(create_app(table), "GET", "/buckets/1").json()
+    assert (found["purity"], found["classes"], found["load"]) == (None, [], 2)
+    assert ask(create_app(table), "GET", "/buckets/0").json()["load"] == 0
+
+
+def test_large_buckets_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowhash.serve import buckets
+
+    monkeypatch.setattr(buckets, "COUNTED", 10)
+    found = ask(create_app(small_table()), "GET", "/buckets/1").json()
+    assert found["counted"] == 10
+    assert sum(each["items"] for each in found["classes"]) <= 10
+    assert found["load"] > 10
+
+
+def test_metrics_count(servers: Servers) -> None:
+    def read() -> dict[str, float]:
+        text = servers.strings.client.get("/metrics").text
+        return {
+            f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def requests(route: str, status: int, method: str = "POST") -> str:
+        labels = {"method": method, "route": route, "status": str(status)}
+        return f"flowhash_requests_total{json.dumps(labels)}"
+
+    before = read()
+    scanned = 0
+    for _ in range(3):
+        scanned += servers.strings.search(**GOOD)["answers"][0]["scanned"]
+    servers.strings.client.post("/search", json={})
+    servers.strings.client.get("/items/some/nobody")
+    servers.strings.client.get("/nothing/at/all")
+    servers.strings.client.request("PATCH", "/nothing")
+    after = read()
+
+    def gained(name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    assert gained(requests("/search", 200)) == 3
+    assert gained(requests("/search", 422)) == 1
+    assert gained(requests("/items/{id}", 404, "GET")) == 1
+    assert gained(requests("other", 404, "GET")) == 1
+    assert gained("flowhash_search_batch_rows_sum{}") == 3
+    assert gained("flowhash_scanned_items_total{}") == scanned
+    assert gained('flowhash_request_seconds_count{"route": "/search"}') == 4
+    assert after["flowhash_items{}"] == ITEMS
+    assert after["process_resident_memory_bytes{}"] > 1 << 20
+    assert after["flowhash_requests_running{}"] == 1  # the one that asks
+    assert not any("nobody" in name or "PATCH" in name for name in after)
+
+
+def test_the_document_describes_every_route(servers: Servers) -> None:
+    document = servers.vectors.client.get("/openapi.json").json()
+    found = {(method, path) for path, methods in document["paths"].items() for method in methods}
+    assert found == {
+        ("post", "/search"), ("get", "/items"), ("post", "/items"), ("get", "/items/{id}"),
+        ("delete", "/items/{id}"), ("get", "/pictures/{id}"), ("get", "/buckets"),
+        ("get", "/buckets/{bucket}"), ("get", "/stats"), ("get", "/health"), ("get", "/metrics"),
+    }  # fmt: skip
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            assert operation["description"]
+            for status, response in operation["responses"].items():
+                for media, content in response.get("content", {}).items():
+                    shown = "example" in content or media.startswith("image/")
+                    assert shown, (path, status)
+    for path in ("/search", "/items"):
+        bodies = document["paths"][path]["post"]["requestBody"]["content"]
+        assert bodies.keys() == {"application/json", "multipart/form-data"}
+        assert bodies["application/json"]["examples"]
+    assert "$defs" not in json.dumps(document)
+
+
+def test_the_examples_are_true() -> None:
+    from flowhash.serve import examples, replies
+    from flowhash.serve.queries import read_search
+    from flowhash.serve.requests import NewEmbedding, NewItems, NewVector
+
+    models = {
+        "search": replies.Found, "sample_items": replies.Sample, "add_items": replies.Added,
+        "get_item": replies.Stored, "delete_item": replies.Deleted, "list_buckets": replies.Loads,
+        "get_bucket": replies.Bucket, "get_stats": replies.Figures, "get_health": replies.Health,
+    }  # fmt: skip
+    for key, answer in examples.ANSWERS.items():
+        models[examples.NAMES[key]].model_validate(answer, strict=True)
+    for shown in examples.SEARCHES.values():
+        read_search(shown["value"])
+    for shown in examples.ITEMS.values():
+        for item in NewItems.model_validate(shown["value"]).items:
+            (NewVector if "vector" in item else NewEmbedding).model_validate(item)
+
+
+def test_our_own_faults_are_logged_but_not_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(small_table())
+    secret = "a detail of the server"
+
+    def fail(*args: Any, **named: Any) -> None:
+        raise RuntimeError(secret)
+
+    monkeypatch.setattr(app.state.service.table, "search", fail)
+    monkeypatch.setattr("flowhash.serve.reading.random_items", fail)
+    for method, path, body in (("POST", "/search", GOOD), ("GET", "/items", None)):
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            answer = ask(app, method, path, json=body)
+        message = message_of(answer, 500, "internal")
+        assert secret not in message
+        (record,) = [record for record in caplog.records if record.name == "flowhash.serve"]
+        assert record.exc_info is not None
+        assert secret in str(record.exc_info[1])
+        assert record.args[0] in message  # type: ignore[index]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_trouble_with_files_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowhash.errors import DamagedFileError
+
+    table = small_table()
+    app = create_app(table)
+
+    def fail(*args: Any, **named: Any) -> None:
+        raise DamagedFileError("/some/secret/path is damaged")
+
+    monkeypatch.setattr(table, "search", fail)
+    assert "secret" not in message_of(ask(app, "POST", "/search", json=GOOD), 503, "storage")
+    table.close()
+    message_of(ask(app, "GET", "/health"), 503, "storage")
+    message_of(ask(app, "GET", "/items/1"), 503, "storage")
+    app.state.service.closing = True
+    message_of(ask(app, "GET", "/health"), 503, "closing")
+    assert "flowhash_items 0.0" in ask(app, "GET", "/metrics").text
+
+
+def test_payloads_that_only_python_can_write_are_shown() -> None:
+    table = HashTable.create(buckets=2, dim=2)
+    table.add([[0]], [[1, 2]], payloads=[{"large": 10**30, "half": "\ud800", "label": 7}])
+    app = create_app(table)
+    shown = json.loads(ask(app, "GET", "/items/0").content)
+    assert shown["payload"] == {"large": 10**30, "half": "\ud800"}
+    assert shown["label"] == "7"
+    answer = ask(app, "POST", "/search", json={"embedding": [1, 2], "buckets": [0]})
+    assert json.loads(answer.content)["answers"][0]["hits"][0]["distance"] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_finishes_what_it_began(tmp_path: Path, number: int) -> None:
+    """Requests that came before the signal are answered, and the process ends well."""
+    table = make_strings(tmp_path)
+    server = started(start(table), table, None)
+    address = httpx.URL(server.url)
+    body = json.dumps(GOOD).encode()
+    head = (
+        f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with socket.create_connection((address.host, address.port or 80), timeout=60) as connection:
+        connection.sendall(head + body[:10])
+        time.sleep(0.3)  # the server has begun to read it
+        server.process.send_signal(number)
+        time.sleep(0.3)
+        connection.sendall(body[10:])
+        received = b""
+        while piece := connection.recv(1 << 16):
+            received += piece
+    assert received.startswith(b"HTTP/1.1 200"), received
+    said, errors = server.process.communicate(timeout=PATIENCE)
+    assert (server.process.returncode, said, errors) == (0, "", "")
+    with HashTable.open(table, "r+") as again:  # the lock is free
+        assert len(again) == ITEMS
+
+
+def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+    table = make_strings(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"port {port}: .*; choose another port"):
+            run(table, options=ServeOptions(port=port))
+    with pytest.raises(InputError, match=r"cannot listen on no-such-host\.invalid"):
+        run(table, options=ServeOptions(host="no-such-host.invalid", port=0))
+    with HashTable.open(table, "r+"), pytest.raises(LockedTableError):
+        run(table, options=ServeOptions(port=0))
+
+
+def test_an_encoder_of_another_table_is_refused(tmp_path: Path) -> None:
+    make("mlp", seed=5).save(tmp_path / "encoder")
+    with make("mlp", seed=6).create_table(tmp_path / "table"):
+        pass
+    with pytest.raises(InputError, match="encoder"):
+        run(tmp_path / "table", tmp_path / "encoder", ServeOptions(port=0))
+
+
+def test_it_runs_in_a_thread_of_another_program() -> None:
+    """As an ASGI application under a server of the user's own."""
+    import uvicorn
+
+    app = create_app(small_table())
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    answer = httpx.post(f"http://127.0.0.1:{port}/search", json=GOOD, timeout=60)
+    assert answer.status_code == 200
+    server.should_exit = True
+    thread.join()
+    assert app.state.service.closing
+    assert app.state.service.table.dim == DIM
