@@ -43,11 +43,12 @@ def test_refuses_fewer_buckets_than_classes_and_other_lengths() -> None:
     base = network(6, 4)
     with pytest.raises(InputError, match="3 classes for 2 buckets"):
         start_at_classes(network(6, 2), base, torch.zeros(3, 4), 1)
-    with pytest.raises(InputError, match="have 5 numbers; expected 4"):
-        start_at_classes(network(6, 8), base, torch.zeros(3, 5), 1)
+    with pytest.raises(InputError, match="have 6 numbers; expected 4"):
+        start_at_classes(network(6, 8), base, torch.zeros(3, 6), 1)
     plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": 6}), None)
-    with pytest.raises(InputError, match="vectors as they are"):
-        start_at_classes(network(6, 8), plain, torch.zeros(3, 6), 1)
+    deep = EmbeddingNetwork(build_backbone({"name": "mlp", "inputs": 6, "hidden": [5]}), 8)
+    with pytest.raises(InputError, match="layers before its last one"):
+        start_at_classes(deep, plain, torch.zeros(3, 6), 1)
     with pytest.raises(InputError, match='expected "random" or "classes"'):
         Stage("triplet", 8, 2, 2, 1, start="zero")
 
@@ -118,3 +119,33 @@ def test_directions_given_are_used(tmp_path: Path) -> None:
     train(splits, replace(settings, hash=stage), run, base=base, quiet=True)
     better = [line for line in lines(run) if line.get("validation")][-1]["nmi"]
     assert better > worse
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_vectors_as_they_are_may_start_at_a_classifier(added: bool) -> None:
+    torch.manual_seed(0)
+    plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": 6}), None)
+    hashing = network(6, 7)
+    directions = torch.randn(3, 7 if added else 6)
+    vectors = torch.randn(20, 6)
+    start_at_classes(hashing, plain, directions, 2)
+    wanted = vectors @ directions[:, :6].T + directions[:, 6:].sum(1)
+    with torch.no_grad():
+        made = hashing.head(vectors)[:, :6].reshape(20, 2, 3)
+    for copy in range(2):
+        pair = torch.stack([made[:, copy].flatten(), wanted.flatten()])
+        assert torch.corrcoef(pair)[0, 1] > 0.97
+        assert (made[:, copy] - wanted).abs().max() < 1
+
+
+def test_training_in_memory_starts_at_the_classifier_of_stage_1() -> None:
+    splits, settings = clouds(), vector_settings()
+    assert settings.base is not None
+    settings = replace(
+        settings,
+        base=replace(settings.base, loss="cross-entropy", loss_options={}, steps=60, rate=0.1),
+        hash=replace(settings.hash, steps=1, rate=1e-6, start="classes", outputs=32),
+    )
+    encoder = train(splits, settings, None, quiet=True)
+    codes = encoder.encode(splits.train).codes[:, 0]
+    assert np.bincount(codes, minlength=32)[:6].sum() > 0.9 * len(codes)

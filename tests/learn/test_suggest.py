@@ -25,7 +25,7 @@ def test_images_get_the_residual_network_and_both_stages() -> None:
     settings = suggest(pictures(), buckets=16, active=2)
     assert settings.base is not None
     assert settings.base.loss == "cross-entropy"
-    assert settings.backbone == {"name": "residual", "stem": 1}
+    assert settings.backbone == {"name": "residual", "stem": 1, "width": 16}  # a small set
     assert (settings.hash.outputs, settings.active) == (16, 2)
 
 

@@ -133,6 +133,25 @@ def test_vectors_may_rank_as_they_are(tmp_path: Path) -> None:
     assert {line["stage"] for line in lines(tmp_path)} == {"hash"}
 
 
+def test_without_a_folder_it_learns_the_same_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    splits = clouds()
+    passing = train(splits, vector_settings(), None, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+    kept = train(splits, vector_settings(), tmp_path / "run", quiet=True)
+    assert passing.fingerprint == kept.fingerprint
+
+
+def test_trouble_in_memory_names_no_checkpoint() -> None:
+    settings = vector_settings()
+    assert settings.base is not None
+    wild = replace(settings, base=replace(settings.base, rate=1e30), checkpoint_every=1)
+    with pytest.raises(TrainingError, match="there is no checkpoint yet"):
+        train(clouds(), wild, None, quiet=True)
+
+
 def test_images_do_not_rank_as_they_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no base stage"):
         train(pictures(), picture_settings(base=None), tmp_path, quiet=True)

@@ -39,6 +39,10 @@ class Checkpoints:
         """The record of a checkpoint."""
         return self.folder / f"{name}.json"
 
+    def exists(self, name: str) -> bool:
+        """Whether there is such a checkpoint on disk, from which a run can go on."""
+        return self.path(name).exists()
+
     def save(self, name: str, record: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Write a checkpoint in place of the one before, in an order that survives a crash."""
         file = f"{name}-{record['step']:07d}.safetensors"
@@ -54,11 +58,32 @@ class Checkpoints:
         Raises:
             DamagedFileError: a file of it is damaged or missing; the message names it.
         """
-        if not self.path(name).exists():
+        if not self.exists(name):
             return None
         record = read_sealed(self.path(name))
         file = self.folder / Path(record["tensors"]).name
         return Checkpoint(record, read_tensors(file, record["sha256"]))
+
+
+class PassingCheckpoints(Checkpoints):
+    """Checkpoints of a training without a folder: kept in memory, gone with it."""
+
+    def __init__(self) -> None:
+        super().__init__(Path())
+        self._kept: dict[str, Checkpoint] = {}
+
+    def exists(self, name: str) -> bool:
+        """Never: no run can go on from what is in memory only."""
+        return False
+
+    def save(self, name: str, record: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Keep a copy: training goes on with the tensors themselves."""
+        copies = {key: value.detach().clone() for key, value in tensors.items()}
+        self._kept[name] = Checkpoint(record, copies)
+
+    def load(self, name: str) -> Checkpoint | None:
+        """What was kept last under this name."""
+        return self._kept.get(name)
 
 
 def state_tensors(

@@ -9,6 +9,18 @@ from pathlib import Path
 from typing import Any
 
 
+class NoJournal:
+    """Of a training without a folder: nothing is written."""
+
+    length = 0
+
+    def write(self, stage: str, step: int, values: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 class Journal:
     """Appends one JSON object a line; a resumed run cuts off what came after its checkpoint.
 

@@ -19,7 +19,7 @@ from flowhash.learn.batches import Batch, Batches
 from flowhash.learn.checkpoint import Checkpoint, Checkpoints, restore, state_tensors
 from flowhash.learn.coder import Coder
 from flowhash.learn.interrupt import Interruption
-from flowhash.learn.journal import Journal
+from flowhash.learn.journal import Journal, NoJournal
 from flowhash.learn.losses import MetricLoss
 from flowhash.learn.optimise import make_optimiser, set_rate
 from flowhash.learn.processes import Processes
@@ -40,6 +40,7 @@ class Job:
         network: what is trained; it is on the processes' device.
         loss: what is minimised.
         batches: what it is trained on.
+        checkpoints: where its states are kept.
         coder: solves for codes in the hash stage, None in the base stage.
         validate: measures the network on the validation split, or None.
         before: bytes of ``metrics.jsonl`` that the stage before wrote.
@@ -50,28 +51,30 @@ class Job:
     network: EmbeddingNetwork
     loss: MetricLoss
     batches: Batches
+    checkpoints: Checkpoints
     coder: Coder | None = None
     validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
     before: int = 0
 
 
 def run(
-    job: Job, settings: Settings, folder: Path, processes: Processes, quiet: bool = False
+    job: Job, settings: Settings, folder: Path | None, processes: Processes, quiet: bool = False
 ) -> dict[str, Any]:
     """Train one stage to its end, from its last checkpoint if there is one.
 
     The network ends with the weights of the best validation. Returns the last checkpoint's record.
+    Without a folder there is no journal.
 
     Raises:
         TrainingError: the loss is not finite, memory or another process is gone. The message names
             the last good checkpoint, from which the same call goes on.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the state was saved first, the same call goes on.
     """
-    checkpoints = Checkpoints(folder / job.name)
+    checkpoints = job.checkpoints
     optimiser = make_optimiser(job.network, job.loss, job.stage)
     state = _resume(checkpoints.load("last"), job, optimiser)
     if state.step < job.stage.steps:
-        loop = _Loop(job, settings, folder, processes, checkpoints, optimiser, state, quiet)
+        loop = _Loop(job, settings, folder, processes, optimiser, state, quiet)
         with explained(checkpoints, processes, job.stage.batch):
             loop.train()
     processes.wait()
@@ -117,18 +120,19 @@ class _Loop:
         self,
         job: Job,
         settings: Settings,
-        folder: Path,
+        folder: Path | None,
         processes: Processes,
-        checkpoints: Checkpoints,
         optimiser: torch.optim.Optimizer,
         state: _State,
         quiet: bool,
     ) -> None:
         self.job, self.settings, self.processes = job, settings, processes
-        self.checkpoints, self.optimiser, self.state = checkpoints, optimiser, state
+        self.checkpoints, self.optimiser, self.state = job.checkpoints, optimiser, state
         self.network: nn.Module = processes.wrap(job.network)
-        self.journal: Journal | None = None
-        if processes.first:
+        self.journal: Journal | NoJournal | None = None
+        if processes.first and folder is None:
+            self.journal = NoJournal()
+        elif processes.first and folder is not None:
             path = folder / "metrics.jsonl"
             self.journal = Journal(path, state.journal, folder / "tensorboard")
         self.progress = Progress(

@@ -16,7 +16,7 @@ from flowhash.data.labelled import LabelledItems, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.batches import Batches, Sampler, WithLabels
-from flowhash.learn.checkpoint import Checkpoints
+from flowhash.learn.checkpoint import Checkpoints, PassingCheckpoints
 from flowhash.learn.coder import Coder
 from flowhash.learn.loop import Job, run
 from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, make_loss
@@ -39,7 +39,7 @@ class Stages:
         self,
         splits: Splits,
         settings: Settings,
-        folder: Path,
+        folder: Path | None,
         processes: Processes,
         pairs: NDArray[Any] | None,
         quiet: bool,
@@ -48,6 +48,10 @@ class Stages:
         self.splits, self.settings, self.folder = splits, settings, folder
         self.processes, self.pairs, self.quiet = processes, pairs, quiet
         self.directions = directions
+        self.checkpoints: dict[str, Checkpoints] = {
+            name: PassingCheckpoints() if folder is None else Checkpoints(folder / name)
+            for name in ("base", "hash")
+        }
 
     def check(
         self, base: Encoder | EmbeddingNetwork | None, numbers: tuple[int, ...] = (BASE, HASH)
@@ -103,7 +107,7 @@ class Stages:
         loss = self._loss(stage)
         network = EmbeddingNetwork(self._backbone(backbone), stage.outputs, loss.unit)
         network = network.to(self.processes.device)
-        job = Job("base", stage, network, loss, self._batches(stage, BASE))
+        job = self._job("base", stage, network, loss, BASE)
         job.validate = self._validation(stage, None, None)
         return network, self._train(job)
 
@@ -123,7 +127,7 @@ class Stages:
         if stage.start == "classes":
             directions = self._directions(base)
             start_at_classes(network, base, directions, settings.active)
-        job = Job("hash", stage, network, loss, self._batches(stage, HASH))
+        job = self._job("hash", stage, network, loss, HASH)
         job.coder = Coder(settings.active, settings.penalty)
         ranker = base if settings.rank == "base" else None
         job.validate = self._validation(stage, settings.active, ranker)
@@ -135,10 +139,16 @@ class Stages:
         """Of the classes in the base embedding: given, stage 1's classifier, or class means."""
         if self.directions is not None:
             return torch.from_numpy(np.asarray(self.directions, np.float32))
-        stage, trained = self.settings.base, Checkpoints(self.folder / "base").load("best")
+        stage, trained = self.settings.base, self.checkpoints["base"].load("best")
         if trained is not None and stage is not None and stage.loss == "cross-entropy":
             return nn.functional.normalize(trained.part("loss")["weight"])
         return class_directions(base, self.splits.train, self.splits.preprocessing)
+
+    def _job(
+        self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss, number: int
+    ) -> Job:
+        batches = self._batches(stage, number)
+        return Job(name, stage, network, loss, batches, self.checkpoints[name])
 
     def _train(self, job: Job) -> dict[str, Any]:
         return run(job, self.settings, self.folder, self.processes, self.quiet)

@@ -11,6 +11,7 @@ from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
 from flowhash.learn.validate import embed
 from flowhash.networks import EmbeddingNetwork
+from flowhash.networks.vectors import Plain
 
 SAMPLE = 64  # items of a class whose mean is taken, at most
 QUIET = 0.1  # factor on the outputs that no class starts at
@@ -28,13 +29,15 @@ def start_at_classes(
     code of their own; Algorithm 1 goes on from there. What is left starts small, at random.
 
     Args:
-        network: the hash network; its last layer is set. Its backbone is a copy of the base's.
-        base: with a linear last layer.
-        directions: of the classes in the base embedding [classes, m].
+        network: the hash network; its last layer is set. Its backbone is a copy of the base's, or
+            none where the base ranks by vectors as they are.
+        base: with a linear last layer, or with none.
+        directions: of the classes in the base embedding [classes, m], or [classes, m + 1] with what
+            is added to the products.
         active: k.
 
     Raises:
-        InputError: fewer outputs than classes, or no last layer to start from.
+        InputError: fewer outputs than classes, or layers between the vectors and the last one.
     """
     classes = len(directions)
     if network.outputs < classes:
@@ -42,23 +45,35 @@ def start_at_classes(
             f'start is "classes", but there are {classes} classes for {network.outputs} '
             'buckets; choose as many buckets at least, or start="random"'
         )
-    if not isinstance(base.head, nn.Linear) or not isinstance(network.head, nn.Linear):
-        raise InputError(
-            'start is "classes", but the base ranks by vectors as they are; choose start="random"'
-        )
-    if directions.shape[1] != base.outputs:
+    assert isinstance(network.head, nn.Linear)
+    if directions.shape[1] - base.outputs not in (0, 1):
         raise InputError(
             f"the directions of the classes have {directions.shape[1]} numbers; expected "
-            f"{base.outputs}, as the base embedding has"
+            f"{base.outputs}, as the base embedding has, or one more to add"
         )
-    directions = directions.to(base.head.weight)
+    weights, added = _scores(network, base, directions.to(network.head.weight))
     copies = min(active, network.outputs // classes)
     with torch.no_grad():
         network.head.weight *= QUIET
         for copy in range(copies):
             rows = slice(copy * classes, (copy + 1) * classes)
-            network.head.weight[rows] += directions @ base.head.weight
-            network.head.bias[rows] = directions @ base.head.bias
+            network.head.weight[rows] += weights
+            network.head.bias[rows] = added
+
+
+def _scores(
+    network: EmbeddingNetwork, base: EmbeddingNetwork, directions: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weights and biases, on the features of the network, of products with the directions."""
+    weights, added = directions[:, : base.outputs], directions[:, base.outputs :].sum(1)
+    if isinstance(base.head, nn.Linear):
+        return weights @ base.head.weight, weights @ base.head.bias + added
+    if not isinstance(network.backbone, Plain):
+        raise InputError(
+            'start is "classes" and the base ranks by vectors as they are, but the network has '
+            'layers before its last one; choose the backbone "linear", or start="random"'
+        )
+    return weights, added
 
 
 def class_directions(
@@ -68,9 +83,8 @@ def class_directions(
     order = np.argsort(data.labels, kind="stable")
     starts = np.flatnonzero(np.diff(data.labels[order], prepend=-1))
     chosen = [part[:: max(1, len(part) // SAMPLE)][:SAMPLE] for part in np.split(order, starts[1:])]
-    made = embed(
-        base, data.subset(np.concatenate(chosen)), preprocessing, next(base.parameters()).device
-    )
+    device = next((value.device for value in base.parameters()), torch.device("cpu"))
+    made = embed(base, data.subset(np.concatenate(chosen)), preprocessing, device)
     ends = np.cumsum([len(part) for part in chosen])[:-1]
     means = np.stack([part.mean(axis=0) for part in np.split(made, ends)])
     lengths = np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)

@@ -25,7 +25,7 @@ from flowhash.networks import EmbeddingNetwork
 def train(
     splits: Splits,
     settings: Settings,
-    folder: str | Path,
+    folder: str | Path | None,
     *,
     backbone: nn.Module | None = None,
     base: Encoder | EmbeddingNetwork | None = None,
@@ -44,7 +44,8 @@ def train(
     Args:
         splits: what to learn from, and what to validate on.
         settings: what to do; see ``preset``.
-        folder: a new folder, or that of an interrupted run.
+        folder: a new folder, or that of an interrupted run. None keeps nothing: for short trainings
+            that nobody would resume.
         backbone: a network of your own (see ``flowhash.networks.custom_backbone``) instead of the
             one that ``settings.backbone`` describes.
         base: an encoder whose base network is used as it is, with its preprocessing: stage 1 is
@@ -52,8 +53,8 @@ def train(
         pairs: positive pairs [p, 2] of positions in ``splits.train`` to learn from instead of
             labels; each pair is its own class in a batch.
         directions: of the classes in the base embedding [classes, m], where the hash stage starts
-            at them (``start="classes"``) and stage 1 does not run here: a classifier's weights.
-            The class means by default.
+            at them (``start="classes"``) and stage 1 does not run here: a classifier's weights,
+            with or without its biases as one more column. The class means by default.
         device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
 
@@ -62,7 +63,7 @@ def train(
         TrainingError: training cannot go on; the message names the last good checkpoint.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the same call goes on.
     """
-    folder = Path(folder)
+    folder = None if folder is None else Path(folder)
     processes = join(device)
     if isinstance(base, Encoder):
         splits = _prepared_for(base, splits)
@@ -70,9 +71,10 @@ def train(
     ways = None if directions is None else np.asarray(directions)
     stages = Stages(splits, settings, folder, processes, known, quiet, ways)
     stages.check(base)
-    claim(folder, settings, origin_of(splits, base, known), processes)
-    if (folder / "encoder" / "encoder.json").exists():
-        return Encoder.load(folder / "encoder", backbone or _backbone_of(base))
+    if folder is not None:
+        claim(folder, settings, origin_of(splits, base, known), processes)
+        if (folder / "encoder" / "encoder.json").exists():
+            return Encoder.load(folder / "encoder", backbone or _backbone_of(base))
     with _settled(splits):
         torch.manual_seed(settings.seed)
         network, record = stages.base(backbone, base)
@@ -80,7 +82,7 @@ def train(
     ranker = network if settings.rank == "base" else None
     names = splits.train.class_names if known is None else ()
     encoder = Encoder(ranker, hashed, splits.preprocessing, settings.active, names)
-    if processes.first:
+    if processes.first and folder is not None:
         encoder.save(folder / "encoder")
     processes.wait()
     return encoder

@@ -37,7 +37,7 @@ def explained(checkpoints: Checkpoints, processes: Processes, batch: int) -> Ite
         cause = error  # type: ignore[assignment]
     path = checkpoints.path("last")
     kept = "there is no checkpoint yet"
-    if path.exists():
+    if checkpoints.exists("last"):
         kept = f"the last good checkpoint is {path}; a run in this folder goes on from it"
     raise TrainingError(f"{trouble}; {kept}") from cause
 

@@ -1,0 +1,184 @@
+"""A fitted estimator in a folder, and on its way to another process.
+
+folder/flowhasher.json       parameters, classes, what the folder below is called; written last
+folder/fitted-…/encoder/     the encoder
+folder/fitted-…/table/       the table
+folder/fitted-…/labels.safetensors   the number of each item's class, -1 for none
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shutil
+import tempfile
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_tensors
+from flowhash.encoder import Encoder
+from flowhash.errors import DamagedFileError, InputError
+from flowhash.estimator.index import contents
+from flowhash.table import HashTable
+
+if TYPE_CHECKING:
+    from flowhash.estimator.hasher import FlowHasher
+
+FORMAT = 1
+RECORD = "flowhasher.json"
+LABELS = "labels.safetensors"
+FITTED = re.compile(r"fitted-[0-9a-f]{16}")
+Kind = TypeVar("Kind", bound="FlowHasher")
+
+
+def save(hasher: FlowHasher, folder: Path) -> None:
+    """Write a new sub-folder, then the record that names it, then remove older ones."""
+    record = {"format": FORMAT, **_described(hasher)}  # before anything is written
+    name = f"fitted-{secrets.token_hex(8)}"
+    inside = folder / name
+    codes, embeddings = contents(hasher.table_)
+    hasher.encoder_.save(inside / "encoder")
+    with hasher.encoder_.create_table(inside / "table") as table:
+        table.add(codes, embeddings, encoder=hasher.encoder_.fingerprint)
+    labels = {"labels": torch.from_numpy(hasher._numbers)}
+    record |= {"fitted": name, "labels_sha256": write_tensors(inside / LABELS, labels)}
+    write_sealed(folder / RECORD, record)
+    for old in folder.iterdir():
+        if FITTED.fullmatch(old.name) and old.name != name:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def load(kind: type[Kind], folder: Path) -> Kind:
+    """Read what :func:`save` wrote, whole: damage is found now, not in an answer."""
+    path = folder / RECORD
+    if not path.is_file():
+        raise InputError(f"{folder} holds no FlowHasher: there is no {RECORD} in it; give the "
+                         "folder that FlowHasher.save wrote")  # fmt: skip
+    record = read_sealed(path)
+    if record.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has format {record.get('format')!r}; this FlowHash reads {FORMAT}. Install "
+            "the version that wrote it, or a newer one"
+        )
+    if not FITTED.fullmatch(str(record.get("fitted"))):
+        raise DamagedFileError(f"{path} names no folder of ours; restore it from a copy")
+    inside = folder / record["fitted"]
+    try:
+        encoder = Encoder.load(inside / "encoder")
+    except InputError as error:
+        raise DamagedFileError(f"{inside / 'encoder'}: {error}") from error
+    labels = read_tensors(inside / LABELS, record["labels_sha256"])["labels"].numpy()
+    codes, embeddings = _read_table(inside / "table", encoder.fingerprint)
+    if len(labels) != len(codes):
+        raise DamagedFileError(
+            f"{inside} holds {len(codes)} items and {len(labels)} labels; restore it from a copy"
+        )
+    hasher = kind(**_parameters(kind, record["parameters"]))
+    hasher.classes_ = _classes(record["classes"])
+    hasher.n_features_in_ = record["features"]
+    if record["feature_names"] is not None:
+        hasher.feature_names_in_ = np.array(record["feature_names"], object)
+    _assemble(hasher.__dict__, encoder, codes, embeddings, labels)
+    return hasher
+
+
+def _read_table(path: Path, fingerprint: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    with HashTable.open(path, encoder=fingerprint) as table:
+        faults = table.check()
+        if faults:
+            raise DamagedFileError(f"{faults[0]}; restore {path} from a copy")
+        return contents(table)
+
+
+def _assemble(
+    state: dict[str, Any],
+    encoder: Encoder,
+    codes: NDArray[np.int32],
+    embeddings: NDArray[np.float32],
+    labels: NDArray[np.int64],
+) -> None:
+    """Put encoder, table and labels into an estimator's attributes."""
+    table = encoder.create_table()
+    table.add(codes, embeddings, encoder=encoder.fingerprint)
+    state |= {
+        "encoder_": encoder,
+        "table_": table,
+        "_numbers": labels,
+        "n_samples_fit_": len(table),
+    }
+
+
+def portable(hasher: FlowHasher, state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes with the encoder as the bytes of its files and the table as arrays."""
+    state = dict(state)
+    if "table_" in state:
+        codes, embeddings = contents(state.pop("table_"))
+        with tempfile.TemporaryDirectory() as folder:
+            state.pop("encoder_").save(folder)
+            parts = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+        state["_portable"] = {"encoder": parts, "codes": codes, "embeddings": embeddings}
+    return state
+
+
+def restored(state: dict[str, Any]) -> dict[str, Any]:
+    """The attributes as they were before :func:`portable`."""
+    state = dict(state)
+    kept = state.pop("_portable", None)
+    if kept is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in kept["encoder"].items():
+                (Path(folder) / Path(name).name).write_bytes(content)
+            encoder = Encoder.load(folder)
+        _assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"])
+    return state
+
+
+def _described(hasher: FlowHasher) -> dict[str, Any]:
+    names = getattr(hasher, "feature_names_in_", None)
+    return {
+        "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
+        "classes": _plain_classes(hasher.classes_),
+        "features": hasher.n_features_in_,
+        "feature_names": None if names is None else list(names),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON holds it; a generator of random numbers is not kept."""
+    if isinstance(value, bool | str) or value is None:
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, np.random.RandomState):
+        return None
+    return [int(size) for size in value]
+
+
+def _parameters(kind: type[Any], stored: dict[str, Any]) -> dict[str, Any]:
+    known = kind().get_params()
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in stored.items()
+        if name in known
+    }
+
+
+def _plain_classes(classes: NDArray[Any]) -> dict[str, Any]:
+    values = classes.tolist()
+    if not all(isinstance(value, str | int | float | bool) for value in values):
+        raise InputError(
+            f"the labels are of type {type(values[0]).__name__}; only strings and numbers can be "
+            "saved. Fit with such labels"
+        )
+    return {"dtype": classes.dtype.str if classes.dtype != object else "O", "values": values}
+
+
+def _classes(stored: dict[str, Any]) -> NDArray[Any]:
+    return np.array(stored["values"], object if stored["dtype"] == "O" else stored["dtype"])

@@ -1,0 +1,77 @@
+"""Encoded items in a table in memory, and what a table holds, in the order of its ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.encoder import Encoded, Encoder
+from flowhash.networks.embedding import device_of
+from flowhash.networks.inference import outputs
+from flowhash.table import HashTable, Hits
+
+ROWS = 8_192  # items that are encoded at once
+
+
+def add_items(
+    encoder: Encoder, table: HashTable, items: NDArray[np.float32], device: str
+) -> NDArray[np.int64]:
+    """Encode items and add them; the ids, which count from the number of items before."""
+    parts = encoder.stream(items, ROWS, device)
+    added = [table.add(part.codes, part.embeddings, encoder=part.fingerprint) for part in parts]
+    table.compact()  # one segment is the fastest to search
+    return np.concatenate(added)
+
+
+def contents(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Codes [n, k] and embeddings [n, dim] of all items, in the order of their ids."""
+    codes = np.empty((len(table), table.active), np.int32)
+    embeddings = np.empty((len(table), table.dim), np.float32)
+    for part in table._open_state().parts:
+        rows = part.live_rows()
+        ids = part.segment.ids_at(rows)
+        codes[ids] = part.segment.codes_at(rows)
+        embeddings[ids] = part.segment.embeddings(0, part.segment.rows)[rows]
+    return codes, embeddings
+
+
+def encode_stored(encoder: Encoder, table: HashTable, device: str) -> Encoded:
+    """The items of a table as queries: activations are computed anew from their embeddings."""
+    _, embeddings = contents(table)
+    if encoder.base is None:  # the hash network's outputs are the embeddings
+        return Encoded(embeddings, embeddings, encoder.active, encoder.fingerprint)
+    # The base passes vectors on as they are, so that embeddings are what the hash network takes.
+    chosen = device_of(device)
+    blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
+    network = encoder.hash.to(chosen)
+    made = np.concatenate([part for (part,) in outputs([network], blocks, chosen)])
+    return Encoded(embeddings, made, encoder.active, encoder.fingerprint)
+
+
+def search(table: HashTable, queries: Encoded, top: int, itself: bool, **options: Any) -> Hits:
+    """Search; with ``itself`` query i is item i of the table, which is neither found nor scanned.
+
+    Where many items are the same as the query, it may not be among the nearest; then the last of
+    them is left out, as scikit-learn does.
+    """
+    first = None if options.get("at_least") is not None else options.get("probe") or queries.active
+    spare = 1 if itself else 0
+    if options.get("at_least") is not None:
+        options["at_least"] += spare
+    found = table.search(
+        queries.ordered_buckets(first), queries.embeddings, top + spare,
+        encoder=queries.fingerprint, **options,
+    )  # fmt: skip
+    return _without_itself(found) if itself else found
+
+
+def _without_itself(found: Hits) -> Hits:
+    own = found.ids == np.arange(len(found))[:, None]
+    inside = own.any(axis=1)
+    own[~inside, -1] = True
+    shape = (len(found), found.ids.shape[1] - 1)
+    ids, distances = found.ids[~own].reshape(shape), found.distances[~own].reshape(shape)
+    # An item lies in the buckets that it opens as a query, so that it was scanned.
+    return Hits(ids, distances, (ids >= 0).sum(axis=1), found.scanned - 1)

@@ -1,0 +1,123 @@
+"""From embeddings and labels to an encoder: the settings that need no choosing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.data.items import ArrayItems
+from flowhash.data.labelled import LabelledItems, Splits
+from flowhash.data.preprocess import Preprocessing
+from flowhash.encoder import Encoder
+from flowhash.estimator.discriminant import discriminant
+from flowhash.learn import Schedule, Settings, Stage, train
+
+BATCH = 256  # items in a training batch, about
+CLASSES = 64  # of a batch, at most
+LEAST_ITEMS, MOST_ITEMS = 4, 16  # of a class in a batch
+ROUNDS = 8  # how often the steps see each item, between these bounds:
+LEAST_STEPS, MOST_STEPS = 200, 1_500
+LOSS_OPTIONS: dict[str, dict[str, Any]] = {
+    "triplet": {"margin": 1.0},
+    "npairs": {"regulariser": 0.003, "product": True},
+}
+RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
+DEEP_RATE = 1e-3  # where there are layers before it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to learn; the fields are parameters of ``FlowHasher``."""
+
+    buckets: int
+    active: int
+    penalty: float
+    loss: str
+    hidden: tuple[int, ...]
+    steps: int | None
+    rank: str
+    seed: int
+    device: str
+    quiet: bool
+
+
+def learn_encoder(
+    items: NDArray[np.float32], labels: NDArray[np.int64], names: tuple[str, ...], plan: Plan
+) -> Encoder:
+    """Learn the buckets by Algorithm 1, in memory.
+
+    Where there are as many buckets as classes, and no layers before the last, the hash network
+    starts at a linear discriminant of the classes: a good place that takes a second to compute.
+
+    Args:
+        items: [n, dim].
+        labels: [n], from 0 to classes - 1, each of which occurs.
+        names: of the classes.
+        plan: what to learn.
+    """
+    data = LabelledItems(ArrayItems(items), labels, names, "X")
+    preprocessing = Preprocessing.fit(data)
+    settings = make_settings(labels, plan)
+    directions = None
+    if settings.hash.start == "classes":
+        directions = discriminant(items, labels, preprocessing, plan.seed)
+    enough = data.subset(_enough_of_each(labels, settings.hash.items))
+    nothing = data.subset(np.zeros(0, np.int64))
+    splits = Splits(enough, nothing, None, preprocessing)
+    return train(
+        splits, settings, None, directions=directions, device=plan.device, quiet=plan.quiet
+    )
+
+
+def make_settings(labels: NDArray[np.int64], plan: Plan) -> Settings:
+    """Batches and steps that suit the data; the steps are bounded, so that large data is quick."""
+    count = int(labels.max()) + 1
+    classes = min(CLASSES, count)
+    each = int(np.clip(BATCH // classes, LEAST_ITEMS, MOST_ITEMS))
+    steps = plan.steps
+    if steps is None:
+        steps = int(np.clip(ROUNDS * len(labels) // (classes * each), LEAST_STEPS, MOST_STEPS))
+    start = "classes" if plan.buckets >= count and not plan.hidden else "random"
+    stage = Stage(
+        loss=plan.loss,
+        loss_options=LOSS_OPTIONS.get(plan.loss, {}),
+        outputs=plan.buckets,
+        classes=classes,
+        items=each,
+        steps=steps,
+        rate=DEEP_RATE if plan.hidden else RATES[start],
+        schedule=Schedule("cycle"),
+        start=start,
+    )
+    network: dict[str, Any] = {"name": "linear"}
+    if plan.hidden:
+        network = {"name": "mlp", "hidden": list(plan.hidden)}
+    return Settings(
+        network,
+        None,
+        stage,
+        active=plan.active,
+        penalty=plan.penalty,
+        rank="base" if plan.rank == "input" else "hash",
+        augment=None,
+        seed=plan.seed,
+        checkpoint_every=steps,
+    )
+
+
+def _enough_of_each(labels: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """All positions, and those of classes with fewer than ``least`` items again until they have.
+
+    A batch wants several items of each of its classes; a class with a single item is its own pair.
+    """
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    firsts = np.cumsum(sizes) - sizes
+    missing = np.maximum(least - sizes, 0)
+    owners = np.repeat(np.arange(len(sizes)), missing)
+    turns = np.arange(len(owners)) - np.repeat(np.cumsum(missing) - missing, missing)
+    again = order[firsts[owners] + turns % sizes[owners]]
+    return np.concatenate([np.arange(len(labels)), again])

@@ -1,0 +1,134 @@
+"""Neighbours through the table: what ``NearestNeighbors`` of scikit-learn can be asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from sklearn.utils.validation import check_is_fitted
+
+from flowhash.encoder import Encoder
+from flowhash.errors import InputError
+from flowhash.estimator.index import ROWS, encode_stored, search
+from flowhash.estimator.inputs import read_items, read_labels
+from flowhash.estimator.neighbours import graph, whole_neighbours
+from flowhash.table import HashTable, Hits
+
+
+class SearchMixin:
+    """The part of ``FlowHasher`` that searches; it is fitted elsewhere."""
+
+    n_neighbors: int
+    metric: str
+    rank: str
+    device: str
+    encoder_: Encoder
+    table_: HashTable
+    classes_: NDArray[Any]
+    n_samples_fit_: int
+    _numbers: NDArray[np.int64]  # of each item's class, -1 where it is not known
+
+    def search(
+        self,
+        X: Any = None,  # noqa: N803
+        n_neighbors: int | None = None,
+        *,
+        probe: int | None = None,
+        at_least: int | None = None,
+    ) -> Hits:
+        """The nearest items in the buckets that each query opens, and how many were compared.
+
+        Args:
+            X: queries [n, features]; None asks for the neighbours of all items, without itself.
+            n_neighbors: how many at the most.
+            probe: how many buckets to open; k by default.
+            at_least: open further buckets, in order, until so many items are found.
+
+        Returns:
+            ``Hits`` with ids, distances (as ``kneighbors`` has them), counts and ``scanned``.
+        """
+        check_is_fitted(self)
+        if X is None:
+            queries = encode_stored(self.encoder_, self.table_, self.device)
+        else:
+            queries = self.encoder_.encode(self._items(X), ROWS, self.device)
+        top = whole_neighbours(
+            self.n_neighbors if n_neighbors is None else n_neighbors, self.n_samples_fit_, X is None
+        )
+        options = {"probe": probe, "at_least": at_least}
+        found = search(self.table_, queries, top, X is None, **options)
+        found.distances = self._distances(found.distances)
+        return found
+
+    def kneighbors(
+        self,
+        X: Any = None,  # noqa: N803
+        n_neighbors: int | None = None,
+        return_distance: bool = True,
+    ) -> Any:
+        """The nearest items, as ``NearestNeighbors.kneighbors`` gives them.
+
+        A query opens its k buckets, and further ones while they hold fewer than ``n_neighbors``
+        items; so there are always enough.
+
+        Args:
+            X: queries [n, features]; None asks for the neighbours of all items, without itself.
+            n_neighbors: how many; the parameter by default.
+            return_distance: whether distances are returned too.
+
+        Returns:
+            Distances float64 [n, n_neighbors], nearest first, and positions of the items int64
+            [n, n_neighbors]; or the positions only.
+        """
+        wanted = self.n_neighbors if n_neighbors is None else n_neighbors
+        found = self.search(X, wanted, at_least=wanted)
+        return (found.distances, found.ids) if return_distance else found.ids
+
+    def kneighbors_graph(
+        self,
+        X: Any = None,  # noqa: N803
+        n_neighbors: int | None = None,
+        mode: str = "connectivity",
+    ) -> csr_matrix:
+        """The neighbours as a sparse matrix [n, n_samples_fit_].
+
+        Args:
+            X: queries; None asks for the neighbours of all items, without itself.
+            n_neighbors: how many; the parameter by default.
+            mode: "connectivity" has ones, "distance" the distances.
+        """
+        if mode not in ("connectivity", "distance"):
+            raise InputError(f'mode is {mode!r}; expected "connectivity" or "distance"')
+        distances, ids = self.kneighbors(X, n_neighbors)
+        return graph(ids, distances if mode == "distance" else None, self.n_samples_fit_)
+
+    def score(self, X: Any, y: Any) -> float:  # noqa: N803
+        """Pr@n_neighbors: the share of the queries' neighbours that have their label.
+
+        Args:
+            X: queries that are not in the table [n, features].
+            y: their labels; one that fit did not see is never found.
+        """
+        check_is_fitted(self)
+        ids = self.kneighbors(X, return_distance=False)
+        wanted = self._known(read_labels(self, y, len(ids)))
+        same = self._numbers[ids] == wanted[:, None]
+        return float((same & (wanted >= 0)[:, None]).mean())
+
+    def _items(self, values: Any, reset: bool = False) -> NDArray[np.float32]:
+        return read_items(self, values, reset=reset, unit=self.metric == "cosine")
+
+    def _known(self, labels: NDArray[Any]) -> NDArray[np.int64]:
+        """The number of each label's class, -1 where it was not learned."""
+        places = np.searchsorted(self.classes_, labels)
+        places = np.minimum(places, len(self.classes_) - 1)
+        return np.where(self.classes_[places] == labels, places, -1)
+
+    def _distances(self, squares: NDArray[np.float32]) -> NDArray[Any]:
+        """Distances in units of X from squared ones of embeddings."""
+        wide = squares.astype(np.float64)
+        if self.rank == "input":
+            wide *= float(self.encoder_.preprocessing.std) ** 2
+        return wide / 2 if self.metric == "cosine" and self.rank == "input" else np.sqrt(wide)

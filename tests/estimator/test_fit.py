@@ -1,0 +1,207 @@
+"""Learning: what comes out, what is refused, small data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from sklearn.datasets import load_digits
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.neighbors import NearestNeighbors
+
+from flowhash.data.preprocess import Preprocessing
+from flowhash.errors import InputError
+from flowhash.estimator import FlowHasher
+from flowhash.estimator.discriminant import discriminant
+from flowhash.estimator.learning import Plan, make_settings
+from tests.estimator.clouds import clouds, quick
+
+
+def test_learns_buckets_that_follow_the_classes() -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = clouds(1200, 10, 12, spread=1.2)
+    rows = np.hstack((rows, 4 * rng.normal(size=(1200, 10))))  # half of the numbers mean nothing
+    hasher = FlowHasher(32, n_neighbors=8, random_state=0).fit(rows[:1000], labels[:1000])
+    brute = NearestNeighbors(n_neighbors=8).fit(rows[:1000]).kneighbors(rows[1000:])[1]
+    exhaustive = (labels[brute] == labels[1000:, None]).mean()
+    assert hasher.score(rows[1000:], labels[1000:]) > exhaustive + 0.2
+    assert 1000 / hasher.search(rows[1000:]).scanned.mean() > 8
+
+
+def test_score_is_the_share_of_right_neighbours() -> None:
+    rows, labels = clouds(150, spread=2.0)
+    hasher = quick(n_neighbors=6).fit(rows[:100], labels[:100])
+    ids = hasher.kneighbors(rows[100:], return_distance=False)
+    right = [labels[i] == labels[100 + q] for q, row in enumerate(ids) for i in row]
+    assert hasher.score(rows[100:], labels[100:]) == pytest.approx(np.mean(right))
+    assert 0 < np.mean(right) < 1
+    assert hasher.score(rows[100:], np.full(50, 99)) == 0
+    hasher.add(rows[100:])  # whose labels are not known are nobody's right neighbours
+    assert hasher.score(rows[100:], np.full(50, 99)) == 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    items=st.integers(2, 40),
+    features=st.integers(1, 12),
+    classes=st.integers(2, 8),
+    buckets=st.integers(1, 20),
+    active=st.integers(1, 5),
+    loss=st.sampled_from(["triplet", "npairs", "contrastive"]),
+    hidden=st.sampled_from([(), (4,)]),
+    seed=st.integers(0, 100),
+)
+def test_any_shape_gives_codes(
+    items: int, features: int, classes: int, buckets: int, active: int, loss: str,
+    hidden: tuple[int, ...], seed: int,
+) -> None:  # fmt: skip
+    rows, labels = clouds(items, features, min(classes, items), seed)
+    active = min(active, buckets)
+    hasher = quick(buckets=buckets, active=active, loss=loss, hidden=hidden, steps=2)
+    codes = hasher.fit(rows, labels).transform(rows)
+    assert isinstance(codes, csr_matrix)
+    assert codes.shape == (items, buckets)
+    assert codes.dtype == np.float32
+    assert codes.has_canonical_format
+    assert (codes.toarray().sum(axis=1) == active).all()
+    assert set(codes.data) == {1.0}
+    largest = np.sort(
+        np.argsort(-hasher.encoder_.encode(rows).activations, kind="stable")[:, :active]
+    )
+    np.testing.assert_array_equal(codes.indices.reshape(items, active), largest)
+    assert len(hasher.get_feature_names_out()) == buckets
+
+
+@pytest.mark.parametrize("seed", [3, np.int64(3), "generator"])
+def test_the_same_seed_gives_the_same(seed: Any) -> None:
+    rows, labels = clouds()
+
+    def fit() -> FlowHasher:
+        state = np.random.RandomState(3) if seed == "generator" else seed
+        return quick(random_state=state).fit(rows, labels)
+
+    one, other = fit(), fit()
+    assert one.encoder_.fingerprint == other.encoder_.fingerprint
+    assert quick(random_state=4).fit(rows, labels).encoder_.fingerprint != one.encoder_.fingerprint
+    if seed != "generator":
+        assert one.fit(rows, labels).encoder_.fingerprint == other.encoder_.fingerprint
+
+
+def test_leaves_the_data_and_the_random_numbers_alone() -> None:
+    import torch
+
+    rows, labels = clouds()
+    before, threads = rows.copy(), torch.get_num_threads()
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    quick().fit(rows, labels)
+    assert torch.rand(1) == expected
+    assert torch.get_num_threads() == threads
+    np.testing.assert_array_equal(rows, before)
+
+
+def test_twenty_items_of_two_classes() -> None:
+    rows, labels = clouds(20, 8, 2)
+    hasher = FlowHasher(random_state=0).fit(rows, labels)
+    assert hasher.encoder_.buckets == 256
+    assert hasher.score(rows, labels) > 0.9
+
+
+@pytest.mark.filterwarnings("ignore:The number of unique classes")
+def test_classes_with_a_single_item() -> None:
+    rows, labels = clouds(30, 5, 3)
+    labels[:4] = 10, 11, 12, 13
+    hasher = quick().fit(rows, labels)
+    assert hasher.classes_.tolist() == [0, 1, 2, 10, 11, 12, 13]
+    assert quick().fit(rows, np.arange(30)).kneighbors(n_neighbors=2)[1].shape == (30, 2)
+
+
+def test_rows_that_are_all_the_same() -> None:
+    hasher = quick().fit(np.full((12, 4), 7.0), np.arange(12) % 3)
+    assert (hasher.kneighbors(n_neighbors=2)[0] == 0).all()
+
+
+@pytest.mark.parametrize("names", [["cat", "dog", "emu"], [True, False], [1.0, 2.0, 7.0]])
+def test_labels_of_other_types(names: list[Any]) -> None:
+    rows, labels = clouds(classes=len(names))
+    named = np.array(names)[labels]
+    hasher = quick().fit(rows, named)
+    assert hasher.classes_.tolist() == sorted(names)
+    assert hasher.encoder_.class_names == tuple(str(name) for name in np.unique(named))
+    assert hasher.score(rows, named) == quick().fit(
+        rows, np.unique(named, return_inverse=True)[1]
+    ).score(rows, np.unique(named, return_inverse=True)[1])
+
+
+def test_refuses_what_cannot_be_learned() -> None:
+    rows, labels = clouds()
+    with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
+        quick().fit(rows)
+    with pytest.raises(InputError, match="one class only, 3"):
+        quick().fit(rows, np.full(len(rows), 3))
+    with pytest.raises(InputError, match="active is 9 and buckets is 8"):
+        quick(active=9).fit(rows, labels)
+    with pytest.raises(ValueError, match="continuous"):
+        quick().fit(rows, rows[:, 0])
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        quick().fit(rows, labels[:-1])
+    rows[3, 1] = 1e300
+    with pytest.raises(ValueError, match="too large for dtype"):
+        quick().fit(rows, labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("buckets", 0), ("buckets", 2.5), ("active", 0), ("penalty", -1), ("loss", "library"),
+        ("steps", 0), ("steps", "many"), ("rank", "both"), ("metric", "manhattan"),
+        ("n_neighbors", 0), ("output", "dense"), ("device", 3),
+    ],
+)  # fmt: skip
+def test_parameters_are_checked_in_fit(name: str, value: Any) -> None:
+    rows, labels = clouds()
+    with pytest.raises(ValueError, match=f"'{name}' parameter of FlowHasher"):
+        quick(**{name: value}).fit(rows, labels)
+
+
+def test_starts_where_linear_discriminant_analysis_ends() -> None:
+    rows, labels = clouds(400, 7, 4, spread=1.5)
+    rows = rows.astype(np.float32)
+    found = discriminant(rows, labels, Preprocessing("vectors"), 0)
+    model = LinearDiscriminantAnalysis("lsqr", shrinkage=0.5, priors=np.full(4, 0.25))
+    # Its shrinkage works on standardised numbers; give it numbers that are.
+    flat = (rows - np.array([rows[labels == c].mean(0) for c in range(4)])[labels]).std(0)
+    found = discriminant(rows / flat, labels, Preprocessing("vectors"), 0)
+    model.fit(rows / flat, labels)
+    wanted = np.hstack((model.coef_, (model.intercept_ - np.log(0.25))[:, None]))
+    wanted /= np.linalg.norm(model.coef_, axis=1).mean()
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)
+
+
+def test_the_steps_are_bounded_and_few_for_little_data() -> None:
+    plan = Plan(256, 1, 0.5, "triplet", (), None, "input", 0, "cpu", True)
+    steps = [
+        make_settings(np.arange(count, dtype=np.int64) % 100, plan).hash.steps
+        for count in (200, 50_000, 10**7)
+    ]
+    assert steps[0] == 200
+    assert 200 < steps[1] <= steps[2] == 1_500
+    assert make_settings(np.arange(300, dtype=np.int64), plan).hash.start == "random"
+
+
+def test_shows_a_bar_only_if_asked(capfd: pytest.CaptureFixture[str]) -> None:
+    rows, labels = clouds()
+    quick().fit(rows, labels)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_digits() -> None:
+    rows, labels = load_digits(return_X_y=True)
+    hasher = FlowHasher(32, random_state=0).fit(rows[:1200], labels[:1200])
+    assert hasher.score(rows[1200:], labels[1200:]) > 0.9
+    assert 1200 / hasher.search(rows[1200:]).scanned.mean() > 8
