@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         StorageError,
         TrainingError,
     )
-    from flowhash.table import HashTable, Hits, Item, Stats
+    from flowhash.estimator import FlowHasher
+    from flowhash.table import HashTable, Hits, Item, Stats, Stored
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "DamagedFileError",
     "Encoded",
     "Encoder",
+    "FlowHasher",
     "HashTable",
     "Hits",
     "InputError",
@@ -49,6 +51,7 @@ __all__ = [
     "SolverError",
     "Stats",
     "StorageError",
+    "Stored",
     "TrainingError",
     "__version__",
     "assign_codes",
@@ -67,11 +70,14 @@ def __getattr__(name: str) -> Any:
         room = "flowhash.codes"
         if name.endswith("Error"):
             room = "flowhash.errors"
-        elif name in ("HashTable", "Hits", "Item", "Stats"):
+        elif name in ("HashTable", "Hits", "Item", "Stats", "Stored"):
             room = "flowhash.table"
         elif name in ("Encoded", "Encoder"):
             require("torch", "learn")
             room = "flowhash.encoder"
+        elif name == "FlowHasher":
+            require("torch", "learn")
+            room = "flowhash.estimator"
         return getattr(importlib.import_module(room), name)
     raise AttributeError(f"module 'flowhash' has no attribute {name!r}")
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import flowhash
-from flowhash.cli.demo_learning import drawn
 from flowhash.data import open_data
+from flowhash.data.handwritten import draw_digit
 
 COMMAND = str(Path(sys.executable).with_name("flowhash"))
 
@@ -40,13 +40,6 @@ def test_help_lists_the_commands() -> None:
     assert done.returncode == 0
     assert "demo" in done.stdout
     assert "--version" in done.stdout
-
-
-def test_unknown_command_is_one_clear_message() -> None:
-    done = run(COMMAND, "frobnicate")
-    assert done.returncode == 2
-    assert "frobnicate" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_demo_shows_proven_codes() -> None:
@@ -115,22 +108,124 @@ def test_a_terminal_without_unicode_gets_something_readable() -> None:
     assert "1797 handwritten digits" in done.stdout
 
 
-def test_demo_learns_and_leaves_a_report(tmp_path: Path) -> None:
+def test_demo_does_the_whole_job(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    done = run(COMMAND, "demo", "--out", str(out))
+    done = run(COMMAND, "demo", "--out", str(out), "--no-pixels")
     assert done.returncode == 0, done.stderr
     assert "Each test digit searched among the others" in done.stdout
+    assert f"flowhash serve {out / 'table'} --open" in done.stdout
     rows = json.loads((out / "report.json").read_text())
-    found = {row["method"]: row for row in rows if row["table"] == "test"}
-    assert found["flowhash"]["pr1"] > 90
-    assert found["flowhash"]["suf"] > 5
+    found = {(row["method"], row["k"]): row for row in rows if row["table"] == "test"}
+    for method in ("flowhash", "classifier", "th", "vq"):
+        assert {k for name, k in found if name == method} == {1, 2, 3}
+    assert found["flowhash", 1]["pr1"] > 90
+    assert found["flowhash", 1]["suf"] > 5
     page = (out / "report.html").read_text()
     assert "FlowHash on handwritten digits" in page
     assert "data:image/png" in page
+    table = flowhash.HashTable.open(out / "table")
+    assert len(table) == 1797
+    assert {table[item].payload["label"] for item in (0, 5, 100)} <= set("0123456789")
+    hit = run(COMMAND, "search", str(out / "table"), "id:0", "--json")  # it knows its encoder
+    assert hit.returncode == 0, hit.stderr
+    again = run(COMMAND, "demo", "--out", str(out), "--no-pixels", "--json", "--quiet")
+    facts = json.loads(again.stdout)
+    assert facts["items"] == 1797
+    assert again.stderr == ""
 
 
 def test_digits_are_drawn_from_white_to_black() -> None:
     items = open_data("digits").train
-    images = np.stack([drawn(item) for item in items.take(np.arange(50))])
+    images = np.stack([draw_digit(item) for item in items.take(np.arange(50))])
     assert images.shape == (50, 8, 8, 3)
     assert (images.min(), images.max()) == (0, 255)
+
+
+def test_every_command_has_help_with_an_example() -> None:
+    commands = [
+        ["demo"], ["fit"], ["index"], ["search"], ["serve"], ["evaluate"], ["reproduce"],
+        ["table", "stats"], ["table", "check"], ["table", "compact"],
+        ["data", "info"], ["data", "check"], ["data", "download"],
+        ["bench", "solver"], ["bench", "search"],
+    ]  # fmt: skip
+    code = (
+        "import json, sys\n"
+        "from typer.main import get_command\n"
+        "from flowhash.cli.app import app\n"
+        "def walk(command, words):\n"
+        "    below = getattr(command, 'commands', None)\n"
+        "    if below is None:\n"
+        "        helps = [one.help for one in command.params]\n"
+        "        found.append([words, command.help, command.epilog, helps])\n"
+        "    for name, one in (below or {}).items():\n"
+        "        walk(one, [*words, name])\n"
+        "found = []\n"
+        "walk(get_command(app), [])\n"
+        "print(json.dumps(found))\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    found = {tuple(words): rest for words, *rest in json.loads(done.stdout)}
+    assert set(found) == {tuple(words) for words in commands}
+    for words, (text, epilog, helps) in found.items():
+        assert text
+        assert f"flowhash {' '.join(words)}" in epilog
+        assert all(helps), words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["frobnicate"], "No such command"),
+        (["fit", "digits", "--bukets", "3"], "--buckets"),
+        (["fit"], "DATA"),
+        (["fit", "digits", "--buckets", "many"], "--buckets"),
+        (["table"], None),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(words: list[str], said: str | None) -> None:
+    done = run(COMMAND, *words)
+    if said is None:  # asked for nothing: the help
+        assert done.returncode == 0
+        assert "stats" in done.stdout
+        return
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("flowhash: ")
+
+
+def test_a_fault_of_ours_ends_with_one() -> None:
+    code = (
+        "import flowhash.cli.table\n"
+        "def fail(*arguments): raise ZeroDivisionError('on purpose')\n"
+        "flowhash.cli.table.stats = fail\n"
+        "from flowhash.cli import main\n"
+        "main(['table', 'stats', 'x'])\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 1
+    assert "on purpose" in done.stderr
+    assert "please report it" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{COMMAND} bench solver --classes 4 --buckets 8 --repeats 1 --json | head -c 1",
+        shell=True, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "{"
+    assert "Traceback" not in done.stderr
+
+
+def test_the_shell_completes_commands_and_names() -> None:
+    def complete(*words: str) -> str:
+        return run(
+            COMMAND, _FLOWHASH_COMPLETE="complete_bash",
+            COMP_WORDS=" ".join(["flowhash", *words]), COMP_CWORD=str(len(words)),
+        ).stdout  # fmt: skip
+
+    assert "serve" in complete("se")
+    assert "cifar100" in complete("fit", "ci")
+    assert "--buckets" in complete("fit", "--bu")
+    assert "bash" in run(COMMAND, "--show-completion", "bash").stdout

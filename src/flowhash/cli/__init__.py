@@ -5,6 +5,7 @@ This module must start fast: what is heavy is imported by the sub-command that n
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         print(f"flowhash: {error}", file=sys.stderr)
         sys.exit(2)
+    if words[:1] in (["fit"], ["index"]):
+        # On a busy machine, threads that spin while they wait for each other made a training ten
+        # times as long. OpenMP reads this when torch loads it. Not for commands that take times:
+        # FAISS, their peer, has the same OpenMP.
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from flowhash.cli.app import run
 
     run(words)

@@ -1,70 +1,139 @@
-"""The demo's second half: learn the digits' buckets, compare, and write a report to look at."""
+"""The demo's second part: learn base and buckets for k = 1, 2, 3, compare, report, index."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flowhash.cli.evaluate import require_evaluation
-from flowhash.errors import InputError, MissingExtraError
-from flowhash.extras import require
+from flowhash.cli.config import write_section
+from flowhash.cli.index import SETTINGS
+from flowhash.cli.opening import opened
+from flowhash.cli.reply import Reply
+from flowhash.data import Splits, open_collection, open_data
+from flowhash.data.handwritten import draw_digit
+from flowhash.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from flowhash.encoder import Encoder
 
-SIDE = 8
+ACTIVE = (1, 2, 3)
+STORED = 5000  # items that are stored at once
 
 
-def learn_and_report(console: Console, out: Path) -> None:
-    """Train on digits, put all methods through the table, print the rows, write the report."""
-    try:
-        require_evaluation()
-    except MissingExtraError as error:
-        console.print(f"Nothing is learned here: {error}\n", markup=False)
-        return
-    from flowhash.data import open_data
+@dataclass(frozen=True)
+class Learned:
+    """What the demo made.
+
+    Attributes:
+        outcome: the comparison.
+        report: a page to open.
+        encoder: the folder of the encoder with k = 1.
+        table: the table that was made with it.
+        items: how many it holds.
+        classes: what one item is called.
+    """
+
+    outcome: Any
+    report: Path
+    encoder: Path
+    table: Path
+    items: int
+    classes: str
+
+
+def learn_digits(out: Path, device: str, reply: Reply) -> Learned:
+    """Train on digits, put all methods through the table, write the report, index."""
     from flowhash.evaluate import evaluate
     from flowhash.evaluate.output import write_evaluation
-    from flowhash.learn import preset, train
     from flowhash.learn.journal import read_journal
 
     splits = open_data("digits")
-    console.print("Learning buckets from the same digits: both stages, a few seconds …")
     try:
-        encoder = train(splits, preset("cpu-digits"), out / "run", quiet=True)
+        encoders = _digits_encoders(splits, out, device, reply)
     except InputError:  # of another FlowHash, with other settings
-        shutil.rmtree(out / "run")
-        encoder = train(splits, preset("cpu-digits"), out / "run", quiet=True)
-    outcome = evaluate(encoder, splits, draw=drawn)
-    outcome.curves = {"digits": read_journal(out / "run" / "metrics.jsonl")}
-    written = write_evaluation(
-        outcome, out, "FlowHash on handwritten digits", "flowhash demo", "report"
-    )
-    _print_rows(console, outcome)
-    console.print(f"\nThe report, to open in a browser: [bold]{written[-1]}[/]\n")
+        for name in ("base", *(f"k{k}" for k in ACTIVE)):
+            shutil.rmtree(out / name, ignore_errors=True)
+        encoders = _digits_encoders(splits, out, device, reply)
+    reply.say("compare with other ways to search the same digits")
+    outcome = evaluate(encoders, splits, draw=draw_digit, device=device, progress=not reply.quiet)
+    outcome.curves = {
+        name: read_journal(out / folder / "metrics.jsonl")
+        for name, folder in [("stage 1", "base"), *((f"k = {k}", f"k{k}") for k in ACTIVE)]
+    }
+    title = "FlowHash on handwritten digits"
+    report = write_evaluation(outcome, out, title, "flowhash demo", "report")[-1]
+    place = out / "k1" / "encoder"
+    items = _index(encoders[0], place, out / "table", "digits", "all", {}, device, reply)
+    return Learned(outcome, report, place, out / "table", items, "digit")
 
 
-def drawn(pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """A digit, pixels from 0 to 1 [64], as an image, dark on light [8, 8, 3]."""
-    grey = 255 - 255 * pixels.reshape(SIDE, SIDE)
-    return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2)
+def _digits_encoders(splits: Splits, out: Path, device: str, reply: Reply) -> list[Encoder]:
+    from flowhash.learn import preset, train, train_base
+
+    reply.say("learn the base embedding of the digits (stage 1)")
+    base = train_base(splits, preset("cpu-digits"), out / "base", device=device, quiet=True)
+    encoders = []
+    for k in ACTIVE:
+        reply.say(f"learn 32 buckets, k = {k} (stage 2, Algorithm 1)")
+        settings = preset("cpu-digits", active=k)
+        encoders.append(
+            train(splits, settings, out / f"k{k}", base=base, device=device, quiet=True)
+        )
+    return encoders
 
 
-def _print_rows(console: Console, outcome: Any) -> None:
-    from flowhash.evaluate import METHODS
+def learn_cifar100(
+    out: Path, folder: Path | None, download: bool, device: str, reply: Reply
+) -> Learned:
+    """The same on CIFAR-100, by the plan that reproduces the paper on two cores."""
+    from flowhash.evaluate import reproduce
+    from flowhash.evaluate.output import write_reproduction
+    from flowhash.evaluate.plan import make_plan
+    from flowhash.evaluate.trainings import Trainings
 
-    table = require("rich.table", "demo").Table(
-        title="Each test digit searched among the others", title_justify="left"
-    )
-    for name in ("method", "Pr@1", "Pr@4", "Pr@16", "SUF", "NMI"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    for row in outcome.rows:
-        if row.table == "test":
-            numbers = [f"{value:.1f}" for value in (row.pr1, row.pr4, row.pr16, row.suf)]
-            nmi = "" if row.nmi is None else f"{row.nmi:.1f}"
-            table.add_row(METHODS[row.method], *numbers, nmi)
-    console.print(table)
+    opening: dict[str, Any] = {"folder": folder, "download": download}
+    opening = {name: value for name, value in opening.items() if value}
+    splits = opened("cifar100", opening)
+    runs = out / "runs"
+    outcome = reproduce(
+        splits, "cifar100", "triplet", runs, unseen=False, device=device, quiet=reply.quiet,
+        say=reply.say,
+    )  # fmt: skip
+    plan = make_plan("cifar100", "triplet", "cpu")
+    command = "flowhash demo cifar100 --folder DATA"
+    written = write_reproduction(outcome, plan.experiment, out / "results", command)
+    trainings = Trainings(plan, splits, runs / "seed-0", device, reply.quiet)
+    encoder = trainings.encoder(1)
+    encoder.save(out / "encoder")
+    items = _index(
+        encoder, out / "encoder", out / "table", "cifar100", "train",
+        {name: value for name, value in opening.items() if name != "download"}, device, reply,
+    )  # fmt: skip
+    return Learned(outcome, written[-1], out / "encoder", out / "table", items, "image")
+
+
+def _index(
+    encoder: Encoder, place: Path, path: Path, source: str, split: str, opening: dict[str, Any],
+    device: str, reply: Reply,
+) -> int:  # fmt: skip
+    """A new table of the data set, with pictures; one that is there and whole is kept."""
+    from flowhash.table import HashTable
+
+    items = open_collection(source, split=split, **opening)
+    if path.exists():
+        with HashTable.open(path) as table:
+            if table.encoder == encoder.fingerprint and len(table) == len(items):
+                return len(items)
+        shutil.rmtree(path)
+    reply.say("index the items, with a picture of each")
+    with encoder.create_table(path) as table:
+        for start in range(0, len(items), STORED):
+            taken = items.take(np.arange(start, min(start + STORED, len(items))))
+            encoder.add(table, taken, payloads=items.payloads(start, taken, True), device=device)
+    options = {"encoder": place, "items": source, "split": split, "out": path, **opening}
+    write_section(path / SETTINGS, ["index"], options)
+    return len(items)

@@ -1,4 +1,4 @@
-"""``flowhash demo``: solver, table and learning on handwritten digits.
+"""The demo's first part: the solver and the table on the plain pixels of handwritten digits.
 
 A digit is an image of 8 × 8 pixels. Taken as activations, each pixel is a bucket, and the ten
 classes compete for pixels: a picture that fits into a terminal.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import combinations
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.cli.demo_learning import learn_and_report
 from flowhash.codes import (
     Assignment,
     assign_codes,
@@ -39,8 +37,8 @@ COLOURS = (
 )  # fmt: skip
 
 
-def show(active: int, penalty: float, out: Path | None) -> None:
-    """Solve the digits' codes with and without a penalty, then learn buckets and compare."""
+def show_pixels(active: int, penalty: float) -> None:
+    """Solve the digits' codes with and without a penalty, then search by pixels."""
     if not 1 <= active <= SIDE:
         raise InputError(f"active is {active}; choose a number of buckets from 1 to {SIDE}")
     console = require("rich.console", "demo").Console(highlight=False)
@@ -60,8 +58,6 @@ def show(active: int, penalty: float, out: Path | None) -> None:
     _print_bound(console, pixels, digits.target, active, penalty)
     _print_race(console, means, active, penalty)
     _print_search(console, pixels, digits.target, active)
-    if out is not None:
-        learn_and_report(console, out)
 
 
 def _owners(assignment: Assignment) -> list[list[int]]:

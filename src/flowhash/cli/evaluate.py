@@ -8,47 +8,52 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from flowhash.cli.fit import opened
+import typer
+
+from flowhash.cli.config import save_settings
+from flowhash.cli.opening import load_encoder, located, opened
+from flowhash.cli.reply import Reply
 from flowhash.errors import InputError
 from flowhash.extras import require
 
 
 def evaluate(
+    context: typer.Context,
     run: Path,
-    source: str,
+    data: str,
     opening: dict[str, Any],
     out: Path,
     seed: int,
     device: str,
-    quiet: bool,
+    reply: Reply,
 ) -> None:
     """Load the encoder, open the data, compare, print the table, write the report."""
     require_evaluation()
     writable(out)
-    from flowhash.encoder import Encoder
     from flowhash.evaluate import evaluate
     from flowhash.evaluate.output import write_evaluation
     from flowhash.learn.journal import read_journal
 
-    folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
-    if not (folder / "encoder.json").exists():
-        what = "holds no finished encoder" if run.exists() else "does not exist"
-        raise InputError(
-            f"{run} {what}; expected the folder that `flowhash fit --out` made, or the encoder "
-            "in it"
-        )
-    encoder = Encoder.load(folder)
-    splits = opened(source, {name: value for name, value in opening.items() if value})
+    encoder = load_encoder(run)
+    splits = opened(data, opening)
     outcome = evaluate(
-        encoder, splits, seed=seed, device=device, progress=not quiet,
-        say=(lambda words: None) if quiet else (lambda words: print(words, flush=True)),
-    )  # fmt: skip
+        encoder, splits, seed=seed, device=device, progress=not reply.quiet, say=reply.say
+    )
     lines = read_journal(run / "metrics.jsonl")
     if lines:
         outcome.curves = {run.name or "run": lines}
     title = f"FlowHash on {Path(splits.train.source).name}"
-    for path in write_evaluation(outcome, out, title, command()):
-        print(f"wrote {path}")
+    written = write_evaluation(outcome, out, title, command())
+    save_settings(context, out / "evaluate.toml", data=located(data))
+    answer(reply, outcome, written)
+
+
+def answer(reply: Reply, outcome: Any, written: list[Path]) -> None:
+    """The rows for scripts, the files for people."""
+    from dataclasses import asdict
+
+    facts = {"rows": [asdict(row) for row in outcome.rows], "written": written}
+    reply.result(facts, *(f"wrote {path}" for path in written))
 
 
 def require_evaluation() -> None:

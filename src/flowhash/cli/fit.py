@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from flowhash.data import ImageFolder, Splits, open_data
-from flowhash.errors import DamagedFileError, InputError
+import typer
+
+from flowhash.cli.config import save_settings
+from flowhash.cli.opening import located, opened
+from flowhash.cli.reply import Reply
+from flowhash.data import Splits
+from flowhash.errors import InputError
 from flowhash.extras import require
 
 
@@ -28,79 +32,80 @@ class Choices:
 
 
 def fit(
-    source: str,
+    context: typer.Context,
+    data: str,
     opening: dict[str, Any],
-    out: Path,
+    out: Path | None,
     choices: Choices,
     device: str,
-    quiet: bool,
+    reply: Reply,
 ) -> None:
     """Open the data, settle the settings, train both stages, say where the encoder is."""
     require("torch", "learn")
     from flowhash.learn import train
     from flowhash.learn.processes import join
 
+    folder = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
     processes = join(device)
     with processes.in_turn():  # one downloads and converts, the others find it done
-        splits = opened(source, {name: value for name, value in opening.items() if value})
+        splits = opened(data, opening)
     settings = _settings(splits, choices)
-    if not quiet and processes.first:
-        _describe(splits, settings)
-    finished = (out / "encoder" / "encoder.json").exists()
+    if processes.first:
+        for line in described(splits, settings):
+            reply.say(line)
+    finished = (folder / "encoder" / "encoder.json").exists()
     try:
-        encoder = train(splits, settings, out, device=device, quiet=quiet)
+        encoder = train(splits, settings, folder, device=device, quiet=reply.quiet)
     except InputError as error:
         if choices.preset is None:
             raise
         advice = f"The preset is {choices.preset}; without one the settings suit the data"
         raise InputError(f"{error}. {advice}") from error
     except KeyboardInterrupt:
-        print(f"flowhash: stopped; the same command goes on from {out}", file=sys.stderr)
+        print(f"flowhash: stopped; the same command goes on from {folder}", file=sys.stderr)
         sys.exit(130)
+    finally:  # an interrupted run has its settings too; a refused one has no folder
+        if processes.first and (folder / "settings.json").exists():
+            chosen = {name: getattr(settings, name) for name in ("active", "penalty", "rank")}
+            save_settings(
+                context, folder / "fit.toml", data=located(data), out=folder,
+                buckets=settings.hash.outputs, **chosen,
+            )  # fmt: skip
     if processes.first:
-        print(f"{'was finished before' if finished else 'finished'}: {_result(out)}")
-        print(f"encoder: {out / 'encoder'}  ({encoder})")
+        _answer(reply, folder, encoder, finished)
 
 
-# What the library calls by the names of its arguments has other names here.
-OPTIONS = {
-    "ignore_other=True": "--ignore-other",
-    "embedding=": "--embedding",
-    "label=": "--label",
-    "give labels, an array or the name of an .npy file": "give --labels, an .npy file",
-    "download=True": "--download",
-}
+def _answer(reply: Reply, folder: Path, encoder: Any, finished: bool) -> None:
+    facts = {
+        "run": folder, "encoder": folder / "encoder", "fingerprint": encoder.fingerprint,
+        "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim,
+        "classes": len(encoder.class_names), "validation": _best(folder),
+        "settings": folder / "fit.toml",
+    }  # fmt: skip
+    reply.result(
+        facts,
+        f"{'was finished before' if finished else 'finished'}: {_result(folder)}",
+        f"encoder: {folder / 'encoder'}  ({encoder})",
+        f"next: flowhash index {folder} ITEMS --out TABLE",
+    )
 
 
-def opened(source: str, options: dict[str, Any]) -> Splits:
-    """The data set; a broken image is found now, not in the middle of a training."""
-    try:
-        splits = open_data(source, **options)
-    except InputError as error:
-        message = re.sub(r'open_data\("\w+", folder=\.\.\.\)', "--folder FOLDER", str(error))
-        for words, option in OPTIONS.items():
-            message = message.replace(words, option)
-        raise InputError(message) from error
-    for part in (splits.train, splits.validation, splits.test):
-        store = getattr(part and part.items, "items", part and part.items)
-        if isinstance(store, ImageFolder):
-            complaints = store.verify()
-            if complaints:
-                more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
-                raise DamagedFileError(complaints[0] + more)
-    return splits
-
-
-def _result(out: Path) -> str:
+def _best(folder: Path) -> dict[str, Any] | None:
     """What validation said of the state that was kept."""
-    best = out / "hash" / "best.json"
-    if not best.exists():
+    path = folder / "hash" / "best.json"
+    if not path.exists():
+        return None
+    record = json.loads(path.read_text())
+    return {**record["best"], "step": record["step"]}
+
+
+def _result(folder: Path) -> str:
+    found = _best(folder)
+    if found is None:
         return "there was nothing to validate on"
-    record = json.loads(best.read_text())
-    found = record["best"]
     return (
         f"validation Pr@1 {100 * found['pr1']:.2f} %, SUF {found['suf']:.1f} at step "
-        f"{record['step']} of the hash stage"
+        f"{found['step']} of the hash stage"
     )
 
 
@@ -124,21 +129,22 @@ def _settings(splits: Splits, choices: Choices) -> Any:
     return dataclasses.replace(settings, **changes)
 
 
-def _describe(splits: Splits, settings: Any) -> None:
+def described(splits: Splits, settings: Any) -> list[str]:
+    """The data and the settings in words, before hours are spent on them."""
     test = 0 if splits.test is None else len(splits.test)
     size = splits.preprocessing.size
     shape = "" if size is None else f", {size[0]} × {size[1]} pixels,"
-    print(
+    lines = [
         f"{splits.train.source}: {len(splits.train)} {splits.preprocessing.kind}{shape} of "
         f"{splits.train.classes} classes to learn from, {len(splits.validation)} to validate on, "
         f"{test} to test"
-    )
+    ]
     for name, stage in (("base", settings.base), ("hash", settings.hash)):
         if stage is None:
-            print(f"{name}: none, vectors rank by their own Euclidean distance")
+            lines.append(f"{name}: none, vectors rank by their own Euclidean distance")
         else:
-            print(
+            lines.append(
                 f"{name}: {settings.backbone['name']}, {stage.loss}, {stage.outputs} outputs, "
                 f"{stage.steps} steps of {stage.classes} classes × {stage.items}"
             )
-    print(f"k = {settings.active}, λ = {settings.penalty}, seed {settings.seed}", flush=True)
+    return [*lines, f"k = {settings.active}, λ = {settings.penalty}, seed {settings.seed}"]

@@ -1,4 +1,4 @@
-"""Options that several sub-commands have: how a data set is opened."""
+"""Options that several sub-commands have."""
 
 from __future__ import annotations
 
@@ -7,10 +7,33 @@ from typing import Annotated
 
 import typer
 
+from flowhash.cli.config import read_config
+
+NAMED = ("digits", "cifar100", "imagenet32")
+
+
+def complete_data(incomplete: str) -> list[str]:
+    """Names of data sets for the shell; files it completes itself."""
+    return [name for name in NAMED if name.startswith(incomplete)]
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Names of presets for the shell, written out: importing them would import torch."""
+    names = ["cpu-digits"]
+    names += [
+        f"{kind}-{loss}"
+        for kind in ("cpu-cifar100", "paper-cifar100", "paper-imagenet32")
+        for loss in ("npairs", "triplet")
+    ]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+# How a data set is opened.
 Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
+        autocompletion=complete_data,
         help="digits, cifar100, imagenet32, a folder of images (one sub-folder a class), or an "
         ".npy, .npz or .parquet file.",
     ),
@@ -30,5 +53,39 @@ IgnoreOther = Annotated[
     bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")
 ]
 Download = Annotated[bool, typer.Option(help="Download cifar100 into --folder.")]
+
+# What a command works with.
+EncoderPath = Annotated[
+    Path, typer.Argument(metavar="ENCODER", help="A run of fit, or the encoder in it.")
+]
+OwnEncoder = Annotated[
+    Path | None,
+    typer.Option(help="A run of fit, or the encoder in it; by default the one of `index`."),
+]
+TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="The table's folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Quiet = Annotated[bool, typer.Option(help="No progress.")]
+
+# How it answers.
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE.toml",
+        help="Take options from a TOML file; those given here win.",
+        is_eager=True,
+        callback=read_config,
+        rich_help_panel="How to answer",
+    ),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="No progress, only the result.", rich_help_panel="How to answer"
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="The result as JSON, for scripts.", rich_help_panel="How to answer"
+    ),
+]

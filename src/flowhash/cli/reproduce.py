@@ -3,71 +3,83 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowhash.cli.evaluate import require_evaluation, writable
-from flowhash.cli.fit import opened
+import typer
+
+from flowhash.cli.config import save_settings
+from flowhash.cli.evaluate import answer, require_evaluation, writable
+from flowhash.cli.opening import opened
+from flowhash.cli.reply import Reply
 from flowhash.errors import InputError
 
 DATA = ("cifar100", "imagenet32")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What is repeated; see the options of the command."""
+
+    data: str
+    loss: str
+    preset: str
+    seeds: int
+    unseen: bool
+    figure: bool
+
+    def command(self) -> str:
+        """What repeats it, for the results."""
+        return (
+            f"flowhash reproduce {self.data} --loss {self.loss} --preset {self.preset} --seeds "
+            f"{self.seeds}{'' if self.unseen else ' --no-unseen'} --folder DATA --out RUNS"
+        )
+
+
 def reproduce(
-    data: str,
+    context: typer.Context,
+    plan: Plan,
     opening: dict[str, Any],
     out: Path,
     results: Path | None,
-    loss: str,
-    preset: str,
-    seeds: int,
-    unseen: bool,
-    figure: bool,
     device: str,
-    quiet: bool,
+    reply: Reply,
 ) -> None:
     """Open the data, train what is missing, search, write, say where it is."""
-    if data not in DATA:
-        raise InputError(f"the data set is {data!r}; the paper has {' and '.join(DATA)}")
-    if seeds < 1:
-        raise InputError(f"seeds is {seeds}; expected one or more")
+    if plan.data not in DATA:
+        raise InputError(f"the data set is {plan.data!r}; the paper has {' and '.join(DATA)}")
+    if plan.seeds < 1:
+        raise InputError(f"seeds is {plan.seeds}; expected one or more")
     require_evaluation()
     from flowhash.evaluate import reproduce
     from flowhash.evaluate.output import write_reproduction
     from flowhash.evaluate.plan import make_plan
 
-    plan = make_plan(data, loss, preset)  # a wrong name is found before the data is opened
+    # A wrong name is found before the data is opened.
+    experiment = make_plan(plan.data, plan.loss, plan.preset).experiment
     place = out / "results" if results is None else results
     writable(out)
     writable(place)
-    splits = opened(data, {name: value for name, value in opening.items() if value})
+    splits = opened(plan.data, opening)
+    save_settings(context, out / "reproduce.toml", results=place)
     try:
         outcome = reproduce(
-            splits, data, loss, out, preset=preset, seeds=seeds, unseen=unseen, device=device,
-            quiet=quiet, say=(lambda words: None) if quiet else _say,
+            splits, plan.data, plan.loss, out, preset=plan.preset, seeds=plan.seeds,
+            unseen=plan.unseen, device=device, quiet=reply.quiet, say=reply.say,
         )  # fmt: skip
     except KeyboardInterrupt:
         print(f"flowhash: stopped; the same command goes on from {out}", file=sys.stderr)
         sys.exit(130)
-    words = (
-        f"flowhash reproduce {data} --loss {loss} --preset {preset} --seeds {seeds}"
-        f"{'' if unseen else ' --no-unseen'} --folder DATA --out RUNS"
-    )
-    written = write_reproduction(outcome, plan.experiment, place, words)
-    if figure:
-        written += _solver_figure(place, quiet)
-    for path in written:
-        print(f"wrote {path}")
+    written = write_reproduction(outcome, experiment, place, plan.command())
+    if plan.figure:
+        written += _solver_figure(place, reply)
+    answer(reply, outcome, written)
 
 
-def _solver_figure(place: Path, quiet: bool) -> list[Path]:
+def _solver_figure(place: Path, reply: Reply) -> list[Path]:
     """Figure 2: the solver's time for each size, measured now."""
     from flowhash.evaluate.figures import measure_solver, solver_figure
 
-    if not quiet:
-        _say("measure the solver (Figure 2)")
+    reply.say("measure the solver (Figure 2)")
     return solver_figure(measure_solver(), place / "figure-2")
-
-
-def _say(words: str) -> None:
-    print(words, flush=True)

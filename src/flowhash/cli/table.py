@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
+from flowhash.cli.reply import Reply, count, size
 from flowhash.extras import require
 from flowhash.table import HashTable, Stats
 from flowhash.table.check import folder_faults
 
 
-def check(path: Path) -> None:
+def check(path: Path, reply: Reply) -> None:
     """Read everything, print what is wrong, and exit with 1 if anything is."""
     faults = folder_faults(path)
-    for fault in faults:
-        print(fault)
     if faults:
-        print(f"{path}: {_count(len(faults), 'fault')}")
+        facts = {"table": path, "clean": False, "faults": faults}
+        reply.result(facts, *faults, f"{path}: {count(len(faults), 'fault')}")
         raise typer.Exit(1)
     with HashTable.open(path) as table:
         found = table.stats()
-    print(
-        f"{path}: clean ({_count(found.items, 'item')} in {_count(found.segments, 'segment')}, "
-        f"{_size(found.bytes)} read)"
+    reply.result(
+        {"table": path, "clean": True, "faults": [], "items": found.items, "bytes": found.bytes},
+        f"{path}: clean ({count(found.items, 'item')} in {count(found.segments, 'segment')}, "
+        f"{size(found.bytes)} read)",
     )
 
 
@@ -38,12 +38,7 @@ def stats(path: Path, as_json: bool) -> None:
         encoder = table.encoder
         settings = {"metric": table.metric, "dtype": table.dtype, "ids": table.id_kind}
     if as_json:
-        # JSON has no NaN: what cannot be measured is null.
-        fields = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(found).items()
-        }
-        print(json.dumps({**settings, "encoder": encoder, **fields}, indent=1))
+        Reply(as_json=True).result({**settings, "encoder": encoder, **asdict(found)})
         return
     console = require("rich.console", "cli").Console(highlight=False)
     console.print(_stats_table(path, kinds, encoder, found))
@@ -67,7 +62,7 @@ def _stats_table(path: Path, kinds: str, encoder: str | None, found: Stats) -> o
     table.add_row("SUF, expected of even codes", f"{found.expected_suf:,.2f}")
     variance = f"{found.expected_variance:,.1f}"
     table.add_row("expected variance of items found", variance, end_section=True)
-    table.add_row("size", _size(found.bytes))
+    table.add_row("size", size(found.bytes))
     if found.items:
         share = found.bytes_per_item / found.bytes_per_embedding
         table.add_row("bytes an item", f"{found.bytes_per_item:,.1f}")
@@ -75,29 +70,22 @@ def _stats_table(path: Path, kinds: str, encoder: str | None, found: Stats) -> o
     return table
 
 
-def compact(path: Path) -> None:
+def compact(path: Path, reply: Reply) -> None:
     """Merge all segments and drop what was deleted."""
     with HashTable.open(path, "r+") as table:
         before = table.stats()
         table.compact()
         after = table.stats()
+    facts = {
+        "table": path, "segments": after.segments, "dropped": before.deleted,
+        "bytes_before": before.bytes, "bytes": after.bytes,
+    }  # fmt: skip
     if before.segments <= 1 and not before.deleted:
-        print(f"{path}: compact already ({_size(before.bytes)})")
+        reply.result(facts, f"{path}: compact already ({size(before.bytes)})")
         return
-    print(
-        f"{path}: {_count(before.segments, 'segment')} to {_count(after.segments, 'segment')}, "
-        f"{_count(before.deleted, 'deleted row')} dropped, {_size(before.bytes)} to "
-        f"{_size(after.bytes)}"
+    reply.result(
+        facts,
+        f"{path}: {count(before.segments, 'segment')} to {count(after.segments, 'segment')}, "
+        f"{count(before.deleted, 'deleted row')} dropped, {size(before.bytes)} to "
+        f"{size(after.bytes)}",
     )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word}" + ("" if number == 1 else "s")
-
-
-def _size(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
-        size /= 1024
-    raise AssertionError("not reached")

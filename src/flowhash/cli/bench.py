@@ -1,0 +1,195 @@
+"""``flowhash bench …``: measure on this machine, each figure beside its peer in the same run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.bars import tracked
+from flowhash.cli.reply import Reply
+from flowhash.codes import assign_codes
+from flowhash.codes.ortools import ortools_codes
+from flowhash.errors import InputError, MissingExtraError
+from flowhash.extras import require
+from flowhash.table import HashTable
+from flowhash.threads import available_threads
+
+Work = Callable[[], object]
+FLAT_PAIRS = 2_000_000_000  # of query and item in one turn of exhaustive search, at the most
+
+
+def solver(
+    classes: int, buckets: int, active: int, penalty: float, repeats: int, reply: Reply
+) -> None:
+    """The exact solver and OR-Tools on the same random problems, turn by turn."""
+    _positive(classes=classes, buckets=buckets, active=active, repeats=repeats)
+    penalties = np.full(buckets, penalty)
+    ours: list[float] = []
+    theirs: list[float] = []
+    for problem in tracked(range(repeats), "solve", repeats):
+        means = np.random.default_rng([problem, classes, buckets]).random((classes, buckets))
+        if not problem:
+            assign_codes(means, active, penalty)  # compile
+        ours.append(_seconds(partial(assign_codes, means, active, penalty)))
+        try:
+            theirs.append(_seconds(partial(ortools_codes, means, active, penalties)))
+        except MissingExtraError as error:
+            if not problem:
+                reply.say(f"without OR-Tools: {error}")
+    facts: dict[str, Any] = {
+        "classes": classes, "buckets": buckets, "active": active, "penalty": penalty,
+        "milliseconds": 1000 * statistics.median(ours), "ortools_milliseconds": None, "gain": None,
+    }  # fmt: skip
+    lines = [
+        f"{classes} classes × {buckets} buckets, k = {active}, λ = {penalty:g}: "
+        f"{facts['milliseconds']:.3f} ms, median of {repeats}"
+    ]
+    if theirs:
+        facts["ortools_milliseconds"] = 1000 * statistics.median(theirs)
+        facts["gain"] = statistics.median(np.divide(theirs, ours).tolist())
+        lines.append(
+            f"OR-Tools: {facts['ortools_milliseconds']:.3f} ms, {facts['gain']:.1f} times as long"
+        )
+    reply.result(facts, *lines)
+
+
+def search(
+    path: Path, top: int, queries: int, repeats: int, threads: int | None, seed: int, reply: Reply
+) -> None:
+    """A table and FAISS on the same items: stored items search for their nearest."""
+    _positive(top=top, queries=queries, repeats=repeats, threads=threads or 1)
+    threads = threads or available_threads()
+    with HashTable.open(path) as table:
+        if len(table) < 2:
+            raise InputError(f"{path} has {len(table)} items; expected two or more to search")
+        codes, embeddings = _content(table)
+        chosen = np.random.default_rng(seed).permutation(len(embeddings))[:queries]
+        order, asked = codes[chosen], embeddings[chosen]
+
+        def ours() -> Any:
+            return table.search(order, asked, top, threads=threads)
+
+        works: dict[str, Work] = {"FlowHash, a batch": ours}
+        works["FlowHash, one by one"] = lambda: [
+            table.search(order[[row]], asked[[row]], top) for row in range(min(200, len(asked)))
+        ]
+        works |= _peers(table, codes, embeddings, chosen, top, threads, reply)
+        hits = ours()
+        spent = _medians(works, repeats)
+        _answer(table, hits, spent, len(asked), min(200, len(asked)), threads, reply)
+
+
+def _content(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    parts = list(table.batches(1 << 16, payloads=False))
+    codes = np.concatenate([part.codes for part in parts])
+    return codes, np.concatenate([part.embeddings for part in parts])
+
+
+def _peers(
+    table: HashTable, codes: Any, embeddings: Any, chosen: Any, top: int, threads: int,
+    reply: Reply,
+) -> dict[str, Work]:  # fmt: skip
+    """FAISS: everything scanned, and the same lists; nothing where it is not installed."""
+    try:
+        faiss = require("faiss", "evaluate")
+    except MissingExtraError as error:
+        reply.say(f"without FAISS: {error}")
+        return {}
+    faiss.omp_set_num_threads(threads)
+    vectors = np.ascontiguousarray(embeddings)
+    if table.metric == "cosine":
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    inner = table.metric != "euclidean"
+    metric = faiss.METRIC_INNER_PRODUCT if inner else faiss.METRIC_L2
+    flat = faiss.IndexFlat(table.dim, metric)
+    flat.add(vectors)
+    asked = np.ascontiguousarray(vectors[chosen])
+    some = asked[: max(1, FLAT_PAIRS // len(vectors))]
+    scale = len(asked) / len(some)
+    works: dict[str, Work] = {"FAISS Flat, a batch": _Scaled(lambda: flat.search(some, top), scale)}
+    lists = faiss.IndexIVFFlat(faiss.IndexFlat(table.dim, metric), table.dim, table.buckets, metric)
+    lists.is_trained = True
+    numbers = np.arange(len(vectors), dtype=np.int64)
+    for column in codes.T:
+        given = np.ascontiguousarray(column, np.int64)  # FAISS gets an address: keep the array
+        lists.add_core(
+            len(vectors), faiss.swig_ptr(vectors), faiss.swig_ptr(numbers), faiss.swig_ptr(given),
+            None,
+        )  # fmt: skip
+    lists.nprobe = table.active
+    opened = np.ascontiguousarray(codes[chosen].astype(np.int64))
+    nearness = np.zeros(opened.shape, np.float32)
+    # With k > 1 an item is in k lists and may come k times; the copies are not even removed here.
+    works["FAISS, same lists, a batch"] = lambda: lists.search_preassigned(
+        asked, top * table.active, opened, nearness
+    )
+    return works
+
+
+class _Scaled:
+    """Work on a part of the queries, whose time stands for all of them."""
+
+    def __init__(self, work: Work, scale: float) -> None:
+        self.work, self.scale = work, scale
+
+    def __call__(self) -> object:
+        return self.work()
+
+
+def _medians(works: dict[str, Work], repeats: int) -> dict[str, float]:
+    """Median seconds of each, turn by turn, after one turn that warms up."""
+    spent: dict[str, list[float]] = {name: [] for name in works}
+    for turn in tracked(range(repeats + 1), "search", repeats + 1):
+        for name, work in works.items():
+            seconds = _seconds(work) * getattr(work, "scale", 1.0)
+            if turn:
+                spent[name].append(seconds)
+    return {name: statistics.median(values) for name, values in spent.items()}
+
+
+def _answer(
+    table: HashTable, hits: Any, spent: dict[str, float], queries: int, single: int, threads: int,
+    reply: Reply,
+) -> None:  # fmt: skip
+    batch = spent["FlowHash, a batch"]
+    alone = spent["FlowHash, one by one"] / single
+    suf = len(table) / float(hits.scanned.mean())
+    facts: dict[str, Any] = {
+        "items": len(table), "dim": table.dim, "queries": queries, "threads": threads, "suf": suf,
+        "microseconds_in_a_batch": 1e6 * batch / queries, "microseconds_alone": 1e6 * alone,
+    }  # fmt: skip
+    lines = [
+        f"{len(table):,} items, dim {table.dim}, {threads} threads; {hits.scanned.mean():,.0f} "
+        f"scanned a query, SUF {suf:.1f}",
+        f"FlowHash: {1e6 * batch / queries:.1f} µs a query in a batch of {queries}, "
+        f"{1e6 * alone:.1f} µs alone",
+    ]
+    for name in ("FAISS Flat, a batch", "FAISS, same lists, a batch"):
+        if name in spent:
+            key = "faiss_flat" if "Flat" in name else "faiss_same_lists"
+            facts[f"{key}_microseconds"] = 1e6 * spent[name] / queries
+            facts[f"{key}_ratio"] = spent[name] / batch
+            lines.append(
+                f"{name}: {1e6 * spent[name] / queries:.1f} µs a query, "
+                f"{spent[name] / batch:.1f} times FlowHash's"
+            )
+    reply.result(facts, *lines)
+
+
+def _positive(**numbers: int) -> None:
+    for name, value in numbers.items():
+        if value < 1:
+            raise InputError(f"--{name} is {value}; expected one or more")
+
+
+def _seconds(work: Work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,157 @@
+"""``index``, ``search`` and ``serve``: what puts an encoder to work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flowhash.cli import options
+from flowhash.cli.commands.learning import opening
+from flowhash.cli.reply import Reply
+
+LIMITS = "Limits"
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    example = "Example:  flowhash index pets.run pets --out pets.table"
+    app.command(epilog=example)(index)
+    app.command(epilog="Example:  flowhash search pets.table cat.jpg --top 5")(search)
+    app.command(epilog="Example:  flowhash serve pets.table --open")(serve)
+
+
+def index(
+    context: typer.Context,
+    encoder: options.EncoderPath,
+    items: Annotated[
+        str,
+        typer.Argument(
+            metavar="ITEMS",
+            autocompletion=options.complete_data,
+            help="A folder of images, an image, an .npy, .npz or .parquet file, or digits, "
+            "cifar100, imagenet32. Labels are kept where there are any.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The table's folder; one that is there is added to.")],
+    split: Annotated[
+        str, typer.Option(help="Of digits, cifar100, imagenet32: train, validation, test or all.")
+    ] = "train",
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a new table: numbers that count on, or names, so that a file added again "
+            "replaces itself. Names for images in files, numbers otherwise."
+        ),
+    ] = None,
+    pictures: Annotated[
+        bool, typer.Option(help="Keep a small picture of each image, for the search page.")
+    ] = True,
+    metric: Annotated[
+        str | None, typer.Option(help="Of a new table: euclidean (if not told), cosine or inner.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of a new table: float32 (if not told), or float16 for half the space."),
+    ] = None,
+    folder: options.Folder = None,
+    labels: options.Labels = None,
+    embedding: options.Embedding = None,
+    label: options.Label = None,
+    ignore_other: options.IgnoreOther = False,
+    download: options.Download = False,
+    batch: Annotated[int, typer.Option(help="Items that are encoded and stored at once.")] = 5000,
+    device: options.Device = "auto",
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Put items into a table, so that they are found: encode, add, keep on disk.
+
+    Each batch is safe on disk before the next begins. Ctrl-C stops it; the same command goes on
+    where it stopped. The table remembers its encoder: search and serve need no other word.
+    """
+    from flowhash.cli.index import TableChoices, index
+
+    choices = TableChoices(ids, pictures, metric, dtype)
+    reply = Reply(quiet, as_json)
+    index(context, encoder, items, split, opening(context), out, choices, batch, device, reply)
+
+
+def search(
+    table: options.TablePath,
+    queries: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUERY…",
+            help="An image, an .npy or .npz file of vectors, or id:ID for an item of the table.",
+        ),
+    ],
+    encoder: options.OwnEncoder = None,
+    top: Annotated[int, typer.Option(help="How many to show of each query.")] = 10,
+    probe: Annotated[int | None, typer.Option(help="Buckets to open; k if not given.")] = None,
+    at_least: Annotated[
+        int | None, typer.Option(help="Open further buckets until so many items are found.")
+    ] = None,
+    device: options.Device = "auto",
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Find the stored items nearest to a query, and see how little was scanned."""
+    from flowhash.cli.search import Asked, search
+
+    asked = Asked(queries, top, probe, at_least)
+    search(table, encoder, asked, device, Reply(quiet, as_json))
+
+
+def serve(
+    table: options.TablePath,
+    encoder: options.OwnEncoder = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 for other machines.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
+    open_browser: Annotated[
+        bool, typer.Option("--open", help="Open the search page in a browser.")
+    ] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="No adding, no deleting.")] = False,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FLOWHASH_API_KEY",
+            show_envvar=True,
+            help="Needed for adding and deleting. Better in the environment or a file: other "
+            "users of this machine see command lines.",
+        ),
+    ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="A file that holds the key.")] = None,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=LIMITS)] = 10
+    << 20,
+    max_batch: Annotated[
+        int, typer.Option(help="Vectors or items of a request.", rich_help_panel=LIMITS)
+    ] = 256,
+    max_top: Annotated[int, typer.Option(help="Hits of a query.", rich_help_panel=LIMITS)] = 1000,
+    max_pixels: Annotated[
+        int, typer.Option(help="Pixels of an image.", rich_help_panel=LIMITS)
+    ] = 25_000_000,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds for an answer.", rich_help_panel=LIMITS)
+    ] = 10.0,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Serve a table: a search page for people, an HTTP API for programs.
+
+    Listens on this machine only, unless told otherwise. Ctrl-C stops it: running requests are
+    answered first.
+    """
+    from flowhash.cli.serve import serve
+
+    facts = {
+        "host": host, "port": port, "open_browser": open_browser, "read_only": read_only,
+        "max_body": max_body, "max_batch": max_batch, "max_top": max_top,
+        "max_pixels": max_pixels, "timeout": timeout, "quiet": quiet,
+    }  # fmt: skip
+    serve(table, encoder, api_key, api_key_file, facts)

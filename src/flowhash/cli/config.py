@@ -1,0 +1,161 @@
+"""Options in a TOML file, and the resolved settings of a run as such a file.
+
+A file holds options by their names, for any command at its top and for one command in a section
+called like it::
+
+    device = "cpu"
+
+    [fit]
+    data = "pictures"
+    buckets = 256
+
+What stands on the command line wins over the file, and a section over the top.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from flowhash import __version__
+from flowhash.errors import InputError
+from flowhash.extras import require
+
+if sys.version_info >= (3, 11):
+    import tomllib as toml
+else:
+    toml = require("tomli", "cli")
+
+# Not settings of a run, but of how one looks at it.
+NOT_SAVED = frozenset({"config", "help", "quiet", "json", "open"})
+
+
+def read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options of a file as defaults; the callback of ``--config``."""
+    if path is None or context.resilient_parsing:
+        return path
+    content = _read(path)
+    root = context.find_root().command
+    own = _names(context.command)
+    anywhere = {name for command in _commands(root) for name in _names(command)}
+    defaults: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            _check(
+                path, "section", name, set(getattr(root, "commands", {})), "no command is called"
+            )
+            continue
+        _check(path, "option", _dashed(name), anywhere, "no command has")
+        if _dashed(name) in own:
+            defaults[own[_dashed(name)]] = value
+    for name, value in _section(content, _words(context)).items():
+        _check(path, "option", _dashed(name), set(own), f"{context.command_path} does not have")
+        defaults[own[_dashed(name)]] = value
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+def save_settings(context: typer.Context, path: Path, **resolved: Any) -> None:
+    """Write what a command was run with, so that ``--config`` runs it again.
+
+    Args:
+        context: of the command.
+        path: the file.
+        **resolved: what was chosen for options that the user left open.
+    """
+    given = {**context.params, **resolved}
+    section = {
+        user: given[python]
+        for user, python in sorted(_names(context.command).items())
+        if given.get(python) is not None and user not in NOT_SAVED
+    }
+    write_section(path, _words(context), section)
+
+
+def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Write the options of one command as a file for ``--config``."""
+    from flowhash.table.files import replace_file
+
+    section: Mapping[str, Any] = {name: _plain(value) for name, value in options.items()}
+    for word in reversed(words):
+        section = {word: section}
+    head = (
+        f"# Written by FlowHash {__version__}. To run it again (options win over the file):\n"
+        f"#   flowhash {' '.join(words)} --config {path.name}\n\n"
+    )
+    replace_file(path, (head + require("tomli_w", "cli").dumps(section)).encode())
+
+
+def read_settings(path: Path, *words: str) -> dict[str, Any]:
+    """The section of a command in a file of :func:`save_settings`; empty without the file."""
+    return _section(_read(path), list(words)) if path.exists() else {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return toml.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is not there; give a TOML file with options") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {reason}; give a TOML file") from error
+    except toml.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}; mend that place") from error
+
+
+def _section(content: dict[str, Any], words: list[str]) -> dict[str, Any]:
+    section: Any = content
+    for word in words:
+        section = section.get(word, {})
+    return dict(section)
+
+
+def _check(path: Path, what: str, name: str, known: set[str], words: str) -> None:
+    if name in known:
+        return
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    raise InputError(f"{path} has the {what} {name}, which {words}; {hint}")
+
+
+def _words(context: typer.Context) -> list[str]:
+    """The words that name a command: ["table", "stats"]."""
+    words: list[str] = []
+    here: Any = context
+    while here.parent is not None:
+        words.insert(0, str(here.info_name))
+        here = here.parent
+    return words
+
+
+def _commands(command: Any) -> Iterator[Any]:
+    for one in getattr(command, "commands", {}).values():
+        yield one
+        yield from _commands(one)
+
+
+def _names(command: Any) -> dict[str, str]:
+    """The parameters of a command: the user's name of each, and Python's."""
+    names = {}
+    for one in command.params:
+        long = [word for word in one.opts if word.startswith("--")]
+        names[long[0].lstrip("-") if long else _dashed(one.name)] = str(one.name)
+    return {user: python for user, python in names.items() if user not in ("config", "help")}
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _plain(value: Any) -> Any:
+    """A value as TOML has it; files by their whole path, so that it runs from any folder."""
+    if isinstance(value, Path):
+        return str(value.expanduser().resolve())
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value

@@ -1,0 +1,79 @@
+"""Data sets and encoders as the user names them on the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowhash.cli.options import NAMED
+from flowhash.data import ImageFolder, Splits, open_data
+from flowhash.errors import DamagedFileError, InputError
+from flowhash.extras import require
+
+if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
+
+# What the library calls by the names of its arguments has other names here.
+OPTIONS = {
+    "ignore_other=True": "--ignore-other",
+    "embedding=": "--embedding",
+    "label=": "--label",
+    "give labels, an array or the name of an .npy file": "give --labels, an .npy file",
+    "download=True": "--download",
+}
+
+
+def opened(source: str, options: dict[str, Any]) -> Splits:
+    """The data set; a broken image is found now, not in the middle of a training."""
+    try:
+        splits = open_data(source, **options)
+    except InputError as error:
+        raise InputError(in_our_words(str(error))) from error
+    seen: list[ImageFolder] = []  # splits of one folder are choices of one store
+    for part in (splits.train, splits.validation, splits.test):
+        store = getattr(part and part.items, "items", part and part.items)
+        if isinstance(store, ImageFolder) and all(store is not other for other in seen):
+            seen.append(store)
+            complaints = store.verify()
+            if complaints:
+                more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+                raise DamagedFileError(complaints[0] + more)
+    return splits
+
+
+def in_our_words(message: str) -> str:
+    """A message of the library, with options instead of arguments."""
+    message = re.sub(r'open_data\("\w+", folder=\.\.\.\)', "--folder FOLDER", message)
+    for words, option in OPTIONS.items():
+        message = message.replace(words, option)
+    return message
+
+
+def located(source: str) -> str | Path:
+    """A data set as it can be found from any folder."""
+    return source if source in NAMED else Path(source)
+
+
+def encoder_folder(run: Path) -> Path:
+    """Where the encoder of a run is, or the encoder's own folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
+    if (folder / "encoder.json").exists():
+        return folder
+    what = "holds no finished encoder" if run.exists() else "does not exist"
+    raise InputError(
+        f"{run} {what}; expected the folder that `flowhash fit --out` made, or the encoder in it"
+    )
+
+
+def load_encoder(run: Path) -> Encoder:
+    """The encoder of a run, or in a folder of its own."""
+    folder = encoder_folder(run)
+    require("torch", "learn")
+    from flowhash.encoder import Encoder
+
+    return Encoder.load(folder)

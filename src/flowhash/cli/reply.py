@@ -1,0 +1,71 @@
+"""What a command says: progress for people, its result for people or for scripts."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How a command answers.
+
+    Attributes:
+        quiet: only the result, no progress.
+        as_json: the result as one JSON object on the standard output; progress, if any, goes to
+            the error stream.
+    """
+
+    quiet: bool = False
+    as_json: bool = False
+
+    def say(self, words: str) -> None:
+        """A line about what happens now."""
+        if not self.quiet:
+            print(words, file=sys.stderr if self.as_json else sys.stdout, flush=True)
+
+    def show(self, renderable: Any) -> None:
+        """Something that rich draws, for people."""
+        if not self.quiet and not self.as_json:
+            from rich.console import Console
+
+            Console(highlight=False).print(renderable)
+
+    def result(self, facts: Mapping[str, Any], *lines: str) -> None:
+        """The result: facts for scripts, or lines for people."""
+        if self.as_json:
+            print(json.dumps(plain(facts), indent=1, ensure_ascii=False))
+        else:
+            for line in lines:
+                print(line, flush=True)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: no NaN and no infinity, text for paths and other things."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if hasattr(value, "tolist"):  # an array or a number of numpy
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def count(number: int, word: str) -> str:
+    """A number of things: "1 item", "2,000 items"."""
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
+
+
+def size(number: float) -> str:
+    """A number of bytes: "1.5 MiB"."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
+        number /= 1024
+    return f"{number:,.1f} GiB"

@@ -1,0 +1,203 @@
+"""``flowhash search``: the stored items nearest to a query, and how little was scanned."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowhash.cli.config import read_settings
+from flowhash.cli.index import SETTINGS
+from flowhash.cli.opening import load_encoder
+from flowhash.cli.reply import Reply
+from flowhash.data.files import read_npy
+from flowhash.data.opening import FILES
+from flowhash.data.pictures import SUFFIXES
+from flowhash.data.tabular import any_arrays
+from flowhash.data.thumbnails import LABEL, NAME, plain
+from flowhash.errors import InputError
+from flowhash.extras import require
+from flowhash.table import HashTable, Hits
+
+STORED = "id:"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked: queries as the user wrote them, and how far to look."""
+
+    queries: list[str]
+    top: int
+    probe: int | None
+    at_least: int | None
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query, ready for the table: the buckets in its order, and its embedding."""
+
+    name: str
+    order: Any
+    embedding: Any
+    stored: Any = None  # the id of a stored item, which does not find itself
+
+
+def search(path: Path, encoder: Path | None, asked: Asked, device: str, reply: Reply) -> None:
+    """Search for each query and show what was found."""
+    with HashTable.open(path) as table:
+        if not len(table):
+            raise InputError(f"{path} is empty; put items into it with `flowhash index`")
+        queries = list(_queries(table, path, encoder, asked, device))
+        if queries:
+            _answer(table, queries[0], asked)  # loads what is compiled: not the search's time
+        answers = [_answer(table, query, asked) for query in queries]
+        facts = {"table": path, "items": len(table), "answers": answers}
+        if reply.as_json:
+            reply.result(facts)
+        else:
+            _print(answers, len(table))
+
+
+def own_encoder(path: Path, given: Path | None) -> Path | None:
+    """The encoder that was given, or the one that ``index`` noted beside the table."""
+    if given is not None:
+        return given
+    noted = read_settings(path / SETTINGS, "index").get("encoder")
+    if noted is None:
+        return None
+    if not (Path(noted) / "encoder.json").exists():
+        raise InputError(
+            f"{path} was made with the encoder {noted}, which is not there any more; say where it "
+            "is with --encoder"
+        )
+    return Path(noted)
+
+
+def _queries(
+    table: HashTable, path: Path, encoder: Path | None, asked: Asked, device: str
+) -> Iterator[Query]:
+    found: Any = None
+    for text in asked.queries:
+        if text.startswith(STORED):
+            yield _stored(table, text.removeprefix(STORED))
+            continue
+        if found is None:
+            place = own_encoder(path, encoder)
+            if place is None:
+                raise InputError(
+                    f"{path} does not say which encoder made it; give --encoder, the run of "
+                    "`flowhash fit`"
+                )
+            found = load_encoder(place)
+        yield from _encoded(found, table, text, device)
+
+
+def _stored(table: HashTable, text: str) -> Query:
+    item: Any = text
+    if table.id_kind == "int64":
+        if not text.lstrip("-").isdecimal():
+            raise InputError(f"{STORED}{text} is no whole number, but the ids of this table are")
+        item = int(text)
+    try:
+        found = table[item]
+    except KeyError:
+        raise InputError(f"the table has no item {text}; look at the ids of other hits") from None
+    name = plain(found.payload).get(NAME) or text
+    return Query(f"item {name}", found.code, found.embedding, item)
+
+
+def _encoded(encoder: Any, table: HashTable, text: str, device: str) -> Iterator[Query]:
+    from flowhash.encoder.tables import check_table
+
+    check_table(encoder, table)
+    path = Path(text).expanduser()
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise InputError(f"{text} is not there; give an image, an .npy or .npz file, or id:ID")
+    names = [text]
+    if suffix in SUFFIXES and encoder.preprocessing.kind == "images":
+        items: Any = [path]
+    elif suffix == ".npy" and (one := read_npy(path)).ndim == _dimensions(encoder) - 1:
+        items = one[None]
+    elif suffix in FILES:
+        items, _ = any_arrays(path, None, None, None)
+        names = [f"{text} row {row}" for row in range(len(items))]
+    else:
+        raise InputError(f"{text} is no query for an encoder of {encoder.preprocessing.kind}")
+    made = encoder.encode(items, device=device)
+    for name, order, embedding in zip(
+        names, made.ordered_buckets(None), made.embeddings, strict=True
+    ):
+        yield Query(name, order, embedding)
+
+
+def _dimensions(encoder: Any) -> int:
+    """Of an array of what an encoder takes: 4 for images, 2 for vectors."""
+    return 4 if encoder.preprocessing.kind == "images" else 2
+
+
+def _answer(table: HashTable, query: Query, asked: Asked) -> dict[str, Any]:
+    extra = query.stored is not None  # it finds itself first, and is left out
+    began = time.perf_counter()
+    hits = table.search(
+        query.order[None], query.embedding[None], asked.top + extra,
+        probe=asked.probe, at_least=asked.at_least, payloads=True,
+    )  # fmt: skip
+    seconds = time.perf_counter() - began
+    opened = query.order[: asked.probe or table.active].tolist()
+    return {
+        "query": query.name,
+        "opened": None if asked.at_least else opened,
+        "scanned": int(hits.scanned[0]),
+        "milliseconds": 1000 * seconds,
+        "hits": _hits(table, hits, query.stored)[: asked.top],
+    }
+
+
+def _hits(table: HashTable, hits: Hits, stored: Any) -> list[dict[str, Any]]:
+    assert hits.payloads is not None
+    found = []
+    for place in range(int(hits.counts[0])):
+        item = hits.ids[0, place]
+        item = item if isinstance(item, str) else int(item)
+        if stored is not None and item == stored:
+            continue
+        payload = plain(hits.payloads[0][place])
+        found.append({
+            "id": item, "distance": float(hits.distances[0, place]),
+            "label": payload.pop(LABEL, None), "name": payload.pop(NAME, None),
+            "buckets": table.buckets_of(item).tolist(), "payload": payload or None,
+        })  # fmt: skip
+    return found
+
+
+def _print(answers: list[dict[str, Any]], items: int) -> None:
+    console = require("rich.console", "cli").Console(highlight=False)
+    escape = require("rich.markup", "cli").escape
+    for answer in answers:
+        table = require("rich.table", "cli").Table(
+            title=escape(answer["query"]), title_justify="left"
+        )
+        for name in ("", "distance", "class", "id", "buckets"):
+            table.add_column(name, justify="right" if name in ("", "distance") else "left")
+        for rank, hit in enumerate(answer["hits"], 1):
+            table.add_row(
+                str(rank), f"{hit['distance']:.4f}", escape(hit["label"] or ""),
+                escape(str(hit["id"])), ", ".join(map(str, hit["buckets"])),
+            )  # fmt: skip
+        console.print(table)
+        scanned = answer["scanned"]
+        fewer = f", {items / scanned:.1f} times fewer," if scanned else ""
+        opened = answer["opened"]
+        which = "" if opened is None else f"opened {_listed(opened)}: "
+        console.print(
+            f"{which}scanned {scanned:,} of {items:,} items{fewer} in "
+            f"{answer['milliseconds']:.2f} ms\n"
+        )
+
+
+def _listed(buckets: list[int]) -> str:
+    shown = ", ".join(map(str, buckets[:8])) + (", …" if len(buckets) > 8 else "")
+    return f"bucket {shown}" if len(buckets) == 1 else f"buckets {shown}"

@@ -1,0 +1,101 @@
+"""Options in a file: they count, what is typed wins, and what was resolved runs again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomllib
+
+from flowhash import Encoder
+from tests.cli.test_command import COMMAND, run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of vectors: three clouds of points."""
+    folder = tmp_path_factory.mktemp("config")
+    rng = np.random.default_rng(0)
+    labels = np.repeat(["ant", "bee", "cat"], 30)
+    centres = rng.normal(size=(3, 8)).repeat(30, 0)
+    vectors = centres + 0.3 * rng.normal(size=(90, 8))
+    np.savez(folder / "items.npz", embeddings=vectors, labels=labels)
+    return folder
+
+
+def test_a_file_is_taken_what_is_typed_wins_and_the_result_runs_again(place: Path) -> None:
+    config = place / "options.toml"
+    config.write_text(
+        'device = "cpu"\n'
+        "[fit]\n"
+        f'data = "{place / "items.npz"}"\n'
+        "buckets = 12\n"
+        "active = 2\n"
+        'out = "never"\n'
+        "[table.stats]\n"
+        "json = true\n"
+    )
+    out = place / "run"
+    done = run(COMMAND, "fit", "--config", str(config), "--active", "3", "--out", str(out),
+               "--json", "--quiet")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["buckets"], facts["active"], facts["run"]) == (12, 3, str(out))
+    saved = tomllib.loads((out / "fit.toml").read_text())["fit"]
+    assert (saved["buckets"], saved["active"], saved["device"]) == (12, 3, "cpu")
+    assert saved["penalty"] == 0.5  # chosen for the data, not typed
+    again = run(COMMAND, "fit", "--config", str(out / "fit.toml"), "--out", str(place / "again"),
+                "--json", "--quiet")  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    one, two = (Encoder.load(folder / "encoder") for folder in (out, place / "again"))
+    assert one.fingerprint == two.fingerprint
+
+
+def test_an_option_of_a_file_may_be_an_option_only(place: Path, tmp_path: Path) -> None:
+    encoder = place / "run" / "encoder"
+    if not encoder.exists():
+        pytest.skip("the run of the test before is not there")
+    table = tmp_path / "x.table"
+    assert run(COMMAND, "index", str(encoder), str(place / "items.npz"), "--out", str(table),
+               "--quiet").returncode == 0  # fmt: skip
+    config = tmp_path / "options.toml"
+    config.write_text("[table.stats]\njson = true\n")
+    done = run(COMMAND, "table", "stats", str(table), "--config", str(config))
+    assert json.loads(done.stdout)["items"] == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bukets = 3\n", "did you mean buckets?"),
+        ("[fit]\nbukets = 3\n", "did you mean buckets?"),
+        ("[fit]\ntop = 3\n", "flowhash fit does not have"),
+        ("[fitt]\nbuckets = 3\n", "did you mean fit?"),
+        ("[fit]\nbuckets = 'many'\n", "--buckets"),
+        ("fit = 3 3\n", "is not TOML"),
+    ],
+)
+def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path) -> None:
+    config = tmp_path / "options.toml"
+    config.write_text(text)
+    done = run(COMMAND, "fit", "digits", "--config", str(config), "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_file_is_said(tmp_path: Path) -> None:
+    done = run(COMMAND, "fit", "digits", "--config", str(tmp_path / "nothing.toml"))
+    assert done.returncode == 2
+    assert "is not there" in done.stderr
+
+
+def test_options_of_other_commands_may_stand_at_the_top(tmp_path: Path) -> None:
+    config = tmp_path / "options.toml"
+    config.write_text("buckets = 16\ntop = 3\n")  # top is for search
+    done = run(COMMAND, "bench", "solver", "--config", str(config), "--classes", "4",
+               "--repeats", "1", "--json")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["buckets"] == 16
