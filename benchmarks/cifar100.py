@@ -31,6 +31,7 @@ PAGE = """\
 
 Written by the command below; do not edit by hand. Machine: {machine}, torch {torch}.
 
+<!-- not run: 45 minutes of training -->
 ```sh
 {command}
 ```

@@ -1,0 +1,1 @@
+"""The documents as programs: every block of code in them is run, or at least read."""
