@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := $(sort $(shell find src -name '*.py'))
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-all check format bench bench-search bench-learning clean
+.PHONY: help demo test test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,8 +22,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PIP) -e '.[dev]'
 	touch $@
 
-demo: $(INSTALLED) ## see the solver and the table at work on handwritten digits
+demo: $(INSTALLED) ## the whole job on handwritten digits: learn, compare, index, report, search page
 	$(BIN)/flowhash demo
+
+# Threads that spin while they wait make a busy machine crawl; no test takes times.
+test test-all: export OMP_WAIT_POLICY := passive
 
 test: $(INSTALLED) ## the tests that every change must pass
 	$(BIN)/python -m pytest -q -m 'not slow'
@@ -36,6 +39,18 @@ check: $(INSTALLED) ## style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: $(INSTALLED) ## the documents as a site, in .cache/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir .cache/site
+
+dist: $(INSTALLED) ## wheel and sdist, checked, then the demo from the wheel in a fresh environment
+	rm -rf .cache/dist .cache/fresh
+	$(BIN)/python -m build --outdir .cache/dist
+	$(BIN)/python -m twine check --strict .cache/dist/*
+	$(PYTHON) -m venv .cache/fresh
+	.cache/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '$(shell grep '^torch==' constraints.txt)'
+	.cache/fresh/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$(ls .cache/dist/*.whl)[demo]"
+	cd .cache/fresh && rm -rf demo && bin/flowhash --version && bin/flowhash demo --out demo
 
 format: $(INSTALLED) ## put the code into the house style
 	$(BIN)/ruff check --fix .
@@ -51,6 +66,12 @@ bench-search: $(INSTALLED) ## the same for search: downloads hnswlib and GloVe, 
 
 bench-learning: $(INSTALLED) ## the same for learning: the gated distance, the solver's share, NIN
 	$(BIN)/python benchmarks/learning.py
+
+bench-serving: $(INSTALLED) ## the same for the server under load: a million items, wrk or a client of its own
+	$(BIN)/python benchmarks/serve.py
+
+bench-estimator: $(INSTALLED) ## the same for FlowHasher: 50,000 vectors of 512 numbers
+	$(BIN)/python benchmarks/estimator.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis
