@@ -47,6 +47,12 @@ of `FlowHasher(active=k, random_state=0).fit(X, y)`, table included, {turns} tur
 one. Seconds of a search are medians of {turns} turns, methods one after the other in each, for
 {timed:,} queries and 16 neighbours, encoding included; ratios are of the same turn.
 
+The rate, the steps and the start were first compared on these same queries, about ten settings.
+Afterwards: of four settings (rate 1e-3 or 3e-3, 500 or 1,500 steps) the default has the highest
+Pr@16 on the 5,000 CIFAR-100 images that the network did not train on too, held out of the fit
+(66.85 at SUF 93.8; the others 64.63 to 65.75; exhaustive 56.28), and a synthetic set of another
+seed, looked at once, gives 94.23 against 65.53.
+
 {parts}"""
 PART = """\
 ## {name}: {items:,} × {dim} embeddings, {classes} classes, {queries:,} queries
@@ -73,7 +79,7 @@ Made by `synthetic` in `benchmarks/estimator_data.py`: overlapping classes of th
 Pooled features of an image and its mirror image, side by side, of the residual network that
 `flowhash reproduce` trained on 45,000 of the 50,000 training images with their labels. Features
 of images that a network was trained on are better separated than those of others, so the queries
-are the 10,000 test images, which nothing has seen. It is an easy case for any method that uses
+are the 10,000 test images, which no training saw. It is an easy case for any method that uses
 labels: the network used the same ones.""",
 }
 

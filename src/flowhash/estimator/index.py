@@ -29,11 +29,9 @@ def contents(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Codes [n, k] and embeddings [n, dim] of all items, in the order of their ids."""
     codes = np.empty((len(table), table.active), np.int32)
     embeddings = np.empty((len(table), table.dim), np.float32)
-    for part in table._open_state().parts:
-        rows = part.live_rows()
-        ids = part.segment.ids_at(rows)
-        codes[ids] = part.segment.codes_at(rows)
-        embeddings[ids] = part.segment.embeddings(0, part.segment.rows)[rows]
+    for part in table.batches(ROWS, payloads=False):
+        codes[part.ids] = part.codes
+        embeddings[part.ids] = part.embeddings
     return codes, embeddings
 
 
