@@ -48,7 +48,8 @@ Written by `python benchmarks/serve.py`; do not edit by hand. {rows:,} items, di
 buckets, k = 1, in one server process. Each request is a JSON body with one vector, which the server
 encodes (torch) and searches for its {top} nearest, without payloads; {queries:,} different vectors
 in turn. The load comes from {generator}, over loopback, on the same {cores} cores as the server. A
-query scans {scanned:,.0f} items on average. Machine: {machine}.
+query scans {scanned:,.0f} items on average. Machine: {machine}; load average when it began, from
+other work: {busy:.1f}.
 
 | connections | requests/s | p50 | p99 | worst | errors | a batch holds |
 |---:|---:|---:|---:|---:|---:|---:|
@@ -204,6 +205,7 @@ def write_page(
     together: dict[int, tuple[Load, float]],
     alone: dict[int, tuple[Load, float]],
     steady: dict[str, float],
+    busy: float,
 ) -> None:
     """Write docs/results/serving.md."""
     lines = [
@@ -219,7 +221,8 @@ def write_page(
     page = PAGE.format(
         rows=rows, dim=DIM, buckets=BUCKETS, top=TOP, queries=QUERIES, generator=generator(),
         cores=os.cpu_count(), machine=f"{machine()}, torch {torch.__version__.partition('+')[0]}",
-        lines="\n".join(lines), alone="\n".join(single), steady=STEADY, **steady,
+        lines="\n".join(lines), alone="\n".join(single), steady=STEADY, busy=busy,
+        **steady,
     )  # fmt: skip
     (RESULTS / "serving.md").write_text(page)
 
@@ -238,13 +241,14 @@ def main() -> None:
         if not (folder / "bodies.txt").exists():
             folder.mkdir(exist_ok=True)
             build(folder, options.rows)
+        busy = os.getloadavg()[0]
         together = table_of(folder, options.seconds, 256, "batched")
         alone = table_of(folder, options.seconds, 1, "one by one")
         rate = together[STEADY][0].rate
         steady = long_run(folder, options.total, rate)
     print(steady)
     if not options.trial:
-        write_page(options.rows, together, alone, steady)
+        write_page(options.rows, together, alone, steady, busy)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -9,16 +10,18 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+Result = TypeVar("Result")
 ROOT = Path(__file__).parents[2]
 ITEMS, BUCKETS, ACTIVE, DIM = 300, 11, 2, 4
 LABELS = ("ant", "bée", "cow")
@@ -173,6 +176,15 @@ def message_of(answer: httpx.Response, status: int, code: str | None = None) -> 
     message: str = body["error"]["message"]
     assert "Traceback" not in message
     return message
+
+
+def finished(work: Coroutine[Any, Any, Result]) -> Result:
+    """What a coroutine returns.
+
+    In a thread of its own: a browser that another test has opened keeps an event loop in this one.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from flowhash.serve.problems import ProblemError
 from flowhash.serve.searching import Searching
 from flowhash.table import HashTable
 from tests.serve.conftest import Servers
-from tests.serve.servers import ACTIVE, BUCKETS, DIM, PATIENCE, message_of, raw_items
+from tests.serve.servers import ACTIVE, BUCKETS, DIM, PATIENCE, finished, message_of, raw_items
 
 
 @dataclass(eq=False)
@@ -65,7 +65,7 @@ def asked(echo: Echo, words: list[Word], most: int = 4, timeout: float = PATIENC
         finally:
             batcher.close()
 
-    return asyncio.run(all_of_them())
+    return finished(all_of_them())
 
 
 def test_what_waits_is_answered_together_and_in_order() -> None:
@@ -116,7 +116,7 @@ def test_who_waits_too_long_is_told_and_not_searched() -> None:
         batcher.close()
         return answers
 
-    answers = asyncio.run(late())
+    answers = finished(late())
     assert [getattr(answer, "status", None) for answer in answers[:2]] == [504, 504]
     assert answers[2] == b"third"
     assert echo.batches == [["first"], ["third"]]
@@ -163,7 +163,7 @@ def test_everybody_gets_the_right_answer_at_the_same_time(servers: Servers) -> N
         ) as client:
             return await asyncio.gather(*(client.post("/search", json=body) for body, _ in wanted))
 
-    for answer, (_, expected) in zip(asyncio.run(all_of_them()), wanted, strict=True):
+    for answer, (_, expected) in zip(finished(all_of_them()), wanted, strict=True):
         if expected is None:
             message_of(answer, 422)
         else:

@@ -23,6 +23,7 @@ from tests.serve.servers import (
     BUCKETS,
     DIM,
     ITEMS,
+    finished,
     image_file,
     message_of,
     payload_of,
@@ -48,7 +49,7 @@ def ask(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
         async with httpx.AsyncClient(transport=transport, base_url=base) as client:
             return await client.request(method, path, **options)
 
-    return asyncio.run(send())
+    return finished(send())
 
 
 def exchange(url: str, sent: bytes) -> bytes:
@@ -379,7 +380,7 @@ def test_a_write_that_waits_too_long_changes_nothing(monkeypatch: pytest.MonkeyP
             go.set()
             return [await first, second]
 
-    first, second = asyncio.run(two())
+    first, second = finished(two())
     assert first.status_code == 201  # begun, so it was waited for, longer than the limit
     assert "nothing was changed" in message_of(second, 504)
     assert len(table) == ITEMS + 1
@@ -403,7 +404,7 @@ def test_too_many_requests_at_once_are_sent_away() -> None:
             go.set()
             return [*(await asyncio.gather(*jobs)), health]
 
-    *answers, health = asyncio.run(many())
+    *answers, health = finished(many())
     assert [answer.status_code for answer in answers] == [200] * 3 + [503] * 2
     assert health.status_code == 200
     for answer in answers[3:]:
@@ -435,7 +436,7 @@ def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> 
             release.set()
             return await asyncio.gather(*jobs)
 
-    answers = asyncio.run(several())
+    answers = finished(several())
     assert [answer.status_code for answer in answers] == [200, 200, 503]
     message_of(answers[2], 503, "busy")
     assert app.state.service.metrics.held == 0

@@ -54,12 +54,15 @@ def test_vectors_are_searched_as_the_encoder_searches_them(servers: Servers) -> 
     with HashTable.open(server.table) as table:
         expected = encoder.search(table, vectors, top=7)
         order = encoder.encode(vectors).ordered_buckets(ACTIVE)
+        codes = {item: table[item].code.tolist() for item in table}
     together = server.search(vectors=vectors.tolist(), top=7)
     assert together["exhaustive"] is None
     assert together["items"] == len(HashTable.open(server.table))
     for row in range(40):
         assert_hits(together["answers"][row], expected, row)
         assert together["answers"][row]["opened"] == order[row].tolist()
+        for hit in together["answers"][row]["hits"]:
+            assert hit["buckets"] == codes[hit["id"]]
     for row in range(5):
         alone = server.search(vector=vectors[row].tolist(), top=7, payloads=False)
         assert_hits(alone["answers"][0], expected, row)
