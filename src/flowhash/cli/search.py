@@ -20,6 +20,7 @@ from flowhash.data.thumbnails import LABEL, NAME, plain
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.table import HashTable, Hits
+from flowhash.table.browse import opened_counts
 
 STORED = "id:"
 
@@ -146,10 +147,10 @@ def _answer(table: HashTable, query: Query, asked: Asked) -> dict[str, Any]:
         probe=asked.probe, at_least=asked.at_least, payloads=True,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    opened = query.order[: asked.probe or table.active].tolist()
+    (count,) = opened_counts(table, query.order[None], asked.probe or table.active, asked.at_least)
     return {
         "query": query.name,
-        "opened": None if asked.at_least else opened,
+        "opened": query.order[:count].tolist(),
         "scanned": int(hits.scanned[0]),
         "milliseconds": 1000 * seconds,
         "hits": _hits(table, hits, query.stored)[: asked.top],
@@ -190,10 +191,8 @@ def _print(answers: list[dict[str, Any]], items: int) -> None:
         console.print(table)
         scanned = answer["scanned"]
         fewer = f", {items / scanned:.1f} times fewer," if scanned else ""
-        opened = answer["opened"]
-        which = "" if opened is None else f"opened {_listed(opened)}: "
         console.print(
-            f"{which}scanned {scanned:,} of {items:,} items{fewer} in "
+            f"opened {_listed(answer['opened'])}: scanned {scanned:,} of {items:,} items{fewer} in "
             f"{answer['milliseconds']:.2f} ms\n"
         )
 

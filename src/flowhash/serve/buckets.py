@@ -7,8 +7,8 @@ from typing import Any
 
 from flowhash.serve.faces import face, label_of
 from flowhash.serve.problems import ProblemError
-from flowhash.serve.rows import bucket_loads, bucket_rows, drawn, item_at
 from flowhash.table import HashTable
+from flowhash.table.browse import bucket_loads, bucket_rows, drawn, item_at
 
 COUNTED = 5000  # items of a bucket whose classes are counted at the most
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.serve.rows import codes_of, opened_counts, state_of
 from flowhash.table import HashTable, Hits
+from flowhash.table.browse import codes_of, opened_counts, state_of
 from flowhash.table.few import FEW
 
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own

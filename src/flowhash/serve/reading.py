@@ -19,10 +19,10 @@ from flowhash.serve.metrics import CONTENT_TYPE
 from flowhash.serve.pages import INDEX, cached, page_files, page_response
 from flowhash.serve.problems import ProblemError
 from flowhash.serve.queries import no_item, read_query
-from flowhash.serve.rows import random_items
 from flowhash.serve.service import Service
 from flowhash.serve.writing import answer
 from flowhash.table import Item
+from flowhash.table.browse import random_items
 
 Count = Annotated[int, Query(ge=1, le=1000, description="How many items to draw.")]
 Seed = Annotated[int, Query(ge=0, lt=1 << 32, description="The same seed draws the same items.")]

@@ -13,10 +13,10 @@ from flowhash.serve.finding import Query, is_wide
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
 from flowhash.serve.problems import LOG, ProblemError
-from flowhash.serve.rows import CachedStats
 from flowhash.serve.searching import Searching
 from flowhash.serve.security import Gate
 from flowhash.table import HashTable
+from flowhash.table.browse import CachedStats
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder

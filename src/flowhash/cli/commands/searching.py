@@ -127,6 +127,11 @@ def serve(
         ),
     ] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file that holds the key.")] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name of this server, such as a proxy's; may be given again."),
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of a search.")] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=LIMITS)] = 10
     << 20,
     max_batch: Annotated[
@@ -136,6 +141,9 @@ def serve(
     max_pixels: Annotated[
         int, typer.Option(help="Pixels of an image.", rich_help_panel=LIMITS)
     ] = 25_000_000,
+    max_waiting: Annotated[
+        int, typer.Option(help="Requests in work; others get 503.", rich_help_panel=LIMITS)
+    ] = 1024,
     timeout: Annotated[
         float, typer.Option(help="Seconds for an answer.", rich_help_panel=LIMITS)
     ] = 10.0,
@@ -152,6 +160,7 @@ def serve(
     facts = {
         "host": host, "port": port, "open_browser": open_browser, "read_only": read_only,
         "max_body": max_body, "max_batch": max_batch, "max_top": max_top,
-        "max_pixels": max_pixels, "timeout": timeout, "quiet": quiet,
+        "max_pixels": max_pixels, "max_waiting": max_waiting, "timeout": timeout, "quiet": quiet,
+        "threads": threads, "allowed_hosts": tuple(allowed_host or ()),
     }  # fmt: skip
     serve(table, encoder, api_key, api_key_file, facts)

@@ -1,4 +1,4 @@
-"""What the API needs to know of many items at once, read from one state of the table.
+"""Many items at once, for those who look at a table: samples, loads, codes, what a query opens.
 
 A server must not walk over a million ids to draw twenty of them, so this module reads the state as
 the table's own methods do.
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.table import HashTable, Item, Stats
+from flowhash.table.hits import Item
 from flowhash.table.ids import read_ids
 from flowhash.table.opening import open_until
 from flowhash.table.plan import add_bucket_sizes
 from flowhash.table.segment import Segment
 from flowhash.table.state import State
-from flowhash.table.stats import table_stats
+from flowhash.table.stats import Stats, table_stats
+from flowhash.table.table import HashTable
 
 
 def state_of(table: HashTable) -> State:
