@@ -30,7 +30,7 @@ def vectors(tmp_path: Path) -> Path:
 def test_help_has_an_example() -> None:
     shown = run(COMMAND, "fit", "--help")
     assert shown.returncode == 0
-    assert "flowhash fit cifar100" in shown.stdout
+    assert "flowhash fit digits" in shown.stdout
     for option in ("--preset", "--buckets", "--active", "--seed", "--device"):
         assert option in shown.stdout
 
