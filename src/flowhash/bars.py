@@ -15,15 +15,25 @@ Part = TypeVar("Part")
 Several = TypeVar("Several", bound=Sized)
 
 PATIENCE = 2.0  # seconds of work before a bar appears
+PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
+_silent = False
+
+
+def silence() -> None:
+    """No bars in this process any more: what ``--quiet`` asks for."""
+    global _silent
+    _silent = True
 
 
 def make_bar(*columns: str, fact: str | None = None) -> Any:
-    """A bar of rich with these columns, or None where rich is not installed.
+    """A bar of rich with these columns; None without rich, or where no terminal would show it.
 
     Args:
         columns: names of rich's columns, between the bar and the time left.
         fact: a format for the task's own fields, shown beside them.
     """
+    if _silent or not sys.stderr.isatty():
+        return None
     try:
         bars: Any = require("rich.progress", "cli")
         console = require("rich.console", "cli").Console(stderr=True)
@@ -57,7 +67,7 @@ def tracked(parts: Iterable[Part], what: str, total: int) -> Iterator[Part]:
             if bar is None and time.monotonic() - began > PATIENCE:
                 bar = make_bar("MofNCompleteColumn")
                 if bar is None:
-                    began = float("inf")  # do not look for rich again
+                    began = float("inf")  # do not look for it again
                     yield part
                     continue
                 stack.enter_context(bar)
@@ -68,15 +78,30 @@ def tracked(parts: Iterable[Part], what: str, total: int) -> Iterator[Part]:
 
 
 def shown(parts: Iterator[Several], what: str, total: int | None, show: bool) -> Iterator[Several]:
-    """``parts`` of several items each, with a bar that counts items and has their rate."""
+    """``parts`` of several items each, with a bar that counts items and has their rate.
+
+    Where there is no terminal, a line says now and then how far it is.
+    """
     bar = None
-    if show and sys.stderr.isatty():
+    if show:
         bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s")
     if bar is None:
-        yield from parts
+        yield from _told(parts, what, total) if show and not _silent else parts
         return
     with bar:
         task = bar.add_task(what, total=total, rate=0.0)
         for part in parts:
             bar.update(task, advance=len(part), rate=bar.tasks[0].speed or 0.0)
             yield part
+
+
+def _told(parts: Iterator[Several], what: str, total: int | None) -> Iterator[Several]:
+    """``parts``, with a line on the error stream every half minute."""
+    said, done = time.monotonic(), 0
+    for part in parts:
+        done += len(part)
+        if time.monotonic() - said >= PLAIN_SECONDS:
+            said = time.monotonic()
+            whole = "" if total is None else f" of {total:,}"
+            print(f"{what}: {done:,}{whole}", file=sys.stderr, flush=True)
+        yield part

@@ -134,6 +134,38 @@ def test_demo_does_the_whole_job(tmp_path: Path) -> None:
     assert again.stderr == ""
 
 
+def test_demo_touches_no_folder_of_others(tmp_path: Path) -> None:
+    for name in ("base", "k1", "table"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.txt").write_text("precious")
+    done = run(COMMAND, "demo", "--no-pixels", "--out", str(tmp_path), "--device", "tpu")
+    assert done.returncode == 2
+    for name in ("base", "k1", "table"):
+        assert (tmp_path / name / "mine.txt").read_text() == "precious"
+
+
+def test_help_and_completion_import_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from flowhash.cli.app import app\n"
+        "print(sorted({'numpy', 'numba', 'torch', 'sklearn', 'scipy'} & set(sys.modules)))\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_an_interrupt_is_one_line() -> None:
+    code = (
+        "import flowhash.cli.table\n"
+        "def stop(*arguments): raise KeyboardInterrupt\n"
+        "flowhash.cli.table.stats = stop\n"
+        "from flowhash.cli import main\n"
+        "main(['table', 'stats', 'x'])\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert (done.returncode, done.stderr) == (130, "flowhash: stopped\n")
+
+
 def test_digits_are_drawn_from_white_to_black() -> None:
     items = open_data("digits").train
     images = np.stack([draw_digit(item) for item in items.take(np.arange(50))])
@@ -209,7 +241,7 @@ def test_a_fault_of_ours_ends_with_one() -> None:
     assert "please report it" in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_is_no_fault(tmp_path: Path) -> None:
+def test_a_reader_that_has_seen_enough_gets_no_traceback() -> None:
     done = subprocess.run(
         f"{COMMAND} bench solver --classes 4 --buckets 8 --repeats 1 --json | head -c 1",
         shell=True, capture_output=True, text=True, check=False,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tomllib
 
 from flowhash import Encoder
+from flowhash.cli.config import toml
 from tests.cli.test_command import COMMAND, run
 
 
@@ -43,7 +43,7 @@ def test_a_file_is_taken_what_is_typed_wins_and_the_result_runs_again(place: Pat
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["buckets"], facts["active"], facts["run"]) == (12, 3, str(out))
-    saved = tomllib.loads((out / "fit.toml").read_text())["fit"]
+    saved = toml.loads((out / "fit.toml").read_text())["fit"]
     assert (saved["buckets"], saved["active"], saved["device"]) == (12, 3, "cpu")
     assert saved["penalty"] == 0.5  # chosen for the data, not typed
     again = run(COMMAND, "fit", "--config", str(out / "fit.toml"), "--out", str(place / "again"),
@@ -75,6 +75,8 @@ def test_an_option_of_a_file_may_be_an_option_only(place: Path, tmp_path: Path) 
         ("[fitt]\nbuckets = 3\n", "did you mean fit?"),
         ("[fit]\nbuckets = 'many'\n", "--buckets"),
         ("fit = 3 3\n", "is not TOML"),
+        ("[table]\nstats = 3\n", "such as [table."),
+        ("[table.stat]\njson = true\n", "did you mean stats?"),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path) -> None:
@@ -84,6 +86,23 @@ def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_option_called_like_a_command_is_no_section(tmp_path: Path) -> None:
+    config = tmp_path / "options.toml"
+    config.write_text(f'table = "{tmp_path / "nothing"}"\n')
+    done = run(COMMAND, "table", "stats", "--config", str(config))
+    assert done.returncode == 2
+    assert "does not exist" in done.stderr
+
+
+def test_a_users_folder_is_meant_by_a_tilde(tmp_path: Path) -> None:
+    config = tmp_path / "options.toml"
+    config.write_text('table = "~/y.table"\n')
+    done = run(COMMAND, "table", "check", "--config", str(config), HOME=str(tmp_path))
+    assert str(tmp_path / "y.table") in done.stderr
+    typed = run(COMMAND, "search", "x.table", "id:1", "--config=~/none.toml", HOME=str(tmp_path))
+    assert str(tmp_path / "none.toml") in typed.stderr
 
 
 def test_no_file_is_said(tmp_path: Path) -> None:

@@ -69,6 +69,38 @@ def test_mistakes_are_one_line(words: tuple[str, ...], message: str, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+def test_a_refused_run_leaves_the_settings_of_the_one_there(vectors: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = (COMMAND, "fit", str(vectors), "--out", str(out), "--quiet")
+    assert run(*words, "--buckets", "12").returncode == 0
+    before = (out / "fit.toml").read_text()
+    refused = run(*words, "--buckets", "16", "--active", "2")
+    assert refused.returncode == 2
+    assert (out / "fit.toml").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--seed", "-1"), "--seed"),
+        (("--penalty", "nan"), "penalty is nan"),
+        (("--out", "afile"), "afile"),
+        (("--out", "afile/run"), "afile"),
+    ],
+)
+def test_values_that_cannot_be_are_one_line(
+    more: tuple[str, ...], said: str, vectors: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "afile").write_text("x")
+    done = subprocess.run(
+        [COMMAND, "fit", str(vectors), *more], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_an_interrupt_leaves_what_resumes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [COMMAND, "fit", "digits", "--preset", "cpu-digits", "--out", str(out)]

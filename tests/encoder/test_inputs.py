@@ -18,6 +18,7 @@ from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems
 from flowhash.encoder.inputs import count_of, in_batches
 from flowhash.errors import DamagedFileError, InputError, StorageError
+from tests.encoder.encoders import DIM, make
 
 SIZE = (6, 5)
 IMAGES = np.random.default_rng(1).integers(0, 256, (7, *SIZE, 3), dtype=np.uint8)
@@ -283,3 +284,11 @@ def test_the_bar_shows_count_rate_and_time_and_changes_nothing(
         assert f"3/{3 if total else '?'}" in bar
         assert "/s" in bar
         assert (":" in bar.rsplit("/s", 1)[1]) == (total is not None)
+
+
+@pytest.mark.parametrize("large", [1e19, 3e38])
+def test_a_vector_too_long_for_products_is_refused(large: float) -> None:
+    vectors = np.zeros((3, DIM), np.float32)
+    vectors[2] = large
+    with pytest.raises(InputError, match="vector 2 of a batch has length"):
+        make("mlp").encode(vectors)

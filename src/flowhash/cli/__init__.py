@@ -35,6 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # times as long. OpenMP reads this when torch loads it. Not for commands that take times:
         # FAISS, their peer, has the same OpenMP.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from flowhash.cli.app import run
+    try:
+        from flowhash.cli.app import run
+    except KeyboardInterrupt:
+        print("flowhash: stopped", file=sys.stderr)
+        sys.exit(130)
+    run([_at_home(word) for word in words])
 
-    run(words)
+
+def _at_home(word: str) -> str:
+    """``--out=~/x`` as people mean it; the shell expands a ~ only where a word begins with it."""
+    option, sign, value = word.partition("=")
+    if sign and option.startswith("--") and value.startswith("~/"):
+        return f"{option}={os.path.expanduser(value)}"  # noqa: PTH111, before much is imported
+    return word

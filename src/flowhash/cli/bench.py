@@ -64,7 +64,9 @@ def search(
     path: Path, top: int, queries: int, repeats: int, threads: int | None, seed: int, reply: Reply
 ) -> None:
     """A table and FAISS on the same items: stored items search for their nearest."""
-    _positive(top=top, queries=queries, repeats=repeats, threads=threads or 1)
+    _positive(top=top, queries=queries, repeats=repeats)
+    if threads is not None:
+        _positive(threads=threads)
     threads = threads or available_threads()
     with HashTable.open(path) as table:
         if len(table) < 2:
@@ -78,7 +80,8 @@ def search(
 
         works: dict[str, Work] = {"FlowHash, a batch": ours}
         works["FlowHash, one by one"] = lambda: [
-            table.search(order[[row]], asked[[row]], top) for row in range(min(200, len(asked)))
+            table.search(order[[row]], asked[[row]], top, threads=threads)
+            for row in range(min(200, len(asked)))
         ]
         works |= _peers(table, codes, embeddings, chosen, top, threads, reply)
         hits = ours()

@@ -46,16 +46,14 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     defaults: dict[str, Any] = {}
     for name, value in content.items():
         if isinstance(value, dict):
-            _check(
-                path, "section", name, set(getattr(root, "commands", {})), "no command is called"
-            )
+            _check_sections(path, name, value, root)
             continue
         _check(path, "option", _dashed(name), anywhere, "no command has")
         if _dashed(name) in own:
-            defaults[own[_dashed(name)]] = value
+            defaults[own[_dashed(name)]] = _at_home(value)
     for name, value in _section(content, _words(context)).items():
         _check(path, "option", _dashed(name), set(own), f"{context.command_path} does not have")
-        defaults[own[_dashed(name)]] = value
+        defaults[own[_dashed(name)]] = _at_home(value)
     context.default_map = {**(context.default_map or {}), **defaults}
     return path
 
@@ -112,7 +110,30 @@ def _section(content: dict[str, Any], words: list[str]) -> dict[str, Any]:
     section: Any = content
     for word in words:
         section = section.get(word, {})
+        if not isinstance(section, dict):  # an option at the top that is called like a command
+            return {}
     return dict(section)
+
+
+def _check_sections(path: Path, name: str, section: dict[str, Any], above: Any) -> None:
+    """Refuse sections that name no command; those of a group hold sections of its commands."""
+    commands = getattr(above, "commands", {})
+    _check(path, "section", name, set(commands), "no command is called")
+    below = getattr(commands[name], "commands", {})
+    for inner, value in section.items() if below else ():
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{path} has {inner} in the section {name}; expected a section for a command of "
+                f"it, such as [{name}.{min(below)}]"
+            )
+        _check_sections(path, inner, value, commands[name])
+
+
+def _at_home(value: Any) -> Any:
+    """Text that begins like a path in the user's folder is one, as in a shell."""
+    if isinstance(value, str) and value.startswith("~/"):
+        return str(Path(value).expanduser())
+    return value
 
 
 def _check(path: Path, what: str, name: str, known: set[str], words: str) -> None:

@@ -52,7 +52,14 @@ def info(source: str, opening: dict[str, Any], reply: Reply) -> None:
 
 def check(source: str, opening: dict[str, Any], reply: Reply) -> None:
     """Read everything; name what is wrong, and exit with 1 if anything is."""
-    splits = _opened(source, opening)
+    try:
+        splits = _opened(source, opening)
+    except InputError as error:
+        if not Path(source).expanduser().is_file():
+            raise
+        faults = [str(error)]  # it is there, but holds what cannot be used
+        reply.result({"source": source, "items": None, "faults": faults}, *faults)
+        raise typer.Exit(1) from error
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     faults = [fault for part in parts for fault in _faults(part)]
     items = sum(len(part) for part in parts)

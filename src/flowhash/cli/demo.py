@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import typer
+
+from flowhash.cli.config import save_settings
 from flowhash.cli.demo_learning import Learned, learn_cifar100, learn_digits
 from flowhash.cli.demo_pixels import show_pixels
-from flowhash.cli.evaluate import require_evaluation, writable
+from flowhash.cli.evaluate import require_evaluation
+from flowhash.cli.opening import writable
 from flowhash.cli.reply import Reply, count
+from flowhash.cli.rows import rows_table
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.extras import require
 
 DATA = ("digits", "cifar100")
-TABLES = {"test": "among the others", "train": "among the training items"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Pixels:
 
 
 def demo(
+    context: typer.Context,
     data: str,
     folder: Path | None,
     download: bool,
@@ -46,8 +50,10 @@ def demo(
     if data == "digits" and pixels is not None and not (reply.quiet or reply.as_json):
         show_pixels(pixels.active, pixels.penalty)
     if not learn:
+        reply.result({"learned": False})
         return
     writable(place)
+    save_settings(context, place / "demo.toml", out=place)
     began = time.monotonic()
     try:
         if data == "digits":
@@ -72,8 +78,9 @@ def _can_learn(reply: Reply, alone: bool) -> bool:
 
 
 def _answer(found: Learned, seconds: float, reply: Reply) -> None:
-    reply.show(_rows(found.outcome, found.classes))
-    page = f"flowhash serve {found.table} --open"
+    title = f"Each test {found.classes} searched among the others"
+    reply.show(rows_table(found.outcome, "test", title))
+    page = f"flowhash serve {shlex.quote(str(found.table))} --open"
     facts = {
         "rows": [asdict(row) for row in found.outcome.rows], "report": found.report,
         "encoder": found.encoder, "table": found.table, "items": found.items, "page": page,
@@ -85,26 +92,3 @@ def _answer(found: Learned, seconds: float, reply: Reply) -> None:
         f"The report, to open in a browser:  {found.report}",
         f"The search page, over {count(found.items, 'item')}:  {page}",
     )
-
-
-def _rows(outcome: Any, classes: str) -> Any:
-    from flowhash.evaluate import METHODS
-
-    table = require("rich.table", "cli").Table(
-        title=f"Each test {classes} searched among the others", title_justify="left"
-    )
-    for name in ("method", "k", "Pr@1", "Pr@4", "Pr@16", "SUF", "NMI"):
-        table.add_column(name, justify="left" if name == "method" else "right")
-    before = None
-    for row in outcome.rows:
-        if row.table != "test":
-            continue
-        if before is not None and row.k != before:
-            table.add_section()
-        before = row.k
-        numbers = [f"{value:.1f}" for value in (row.pr1, row.pr4, row.pr16, row.suf)]
-        k = "" if row.k is None else str(row.k)
-        style = "bold" if row.method == "flowhash" else None
-        nmi = "" if row.nmi is None else f"{row.nmi:.1f}"
-        table.add_row(METHODS[row.method], k, *numbers, nmi, style=style)
-    return table

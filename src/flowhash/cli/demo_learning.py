@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from flowhash.cli.config import write_section
-from flowhash.cli.index import SETTINGS
+from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
 from flowhash.cli.opening import opened
 from flowhash.cli.reply import Reply
 from flowhash.data import Splits, open_collection, open_data
 from flowhash.data.handwritten import draw_digit
-from flowhash.errors import InputError
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -52,12 +48,7 @@ def learn_digits(out: Path, device: str, reply: Reply) -> Learned:
     from flowhash.learn.journal import read_journal
 
     splits = open_data("digits")
-    try:
-        encoders = _digits_encoders(splits, out, device, reply)
-    except InputError:  # of another FlowHash, with other settings
-        for name in ("base", *(f"k{k}" for k in ACTIVE)):
-            shutil.rmtree(out / name, ignore_errors=True)
-        encoders = _digits_encoders(splits, out, device, reply)
+    encoders = _digits_encoders(splits, out, device, reply)
     reply.say("compare with other ways to search the same digits")
     outcome = evaluate(encoders, splits, draw=draw_digit, device=device, progress=not reply.quiet)
     outcome.curves = {
@@ -120,20 +111,12 @@ def _index(
     encoder: Encoder, place: Path, path: Path, source: str, split: str, opening: dict[str, Any],
     device: str, reply: Reply,
 ) -> int:  # fmt: skip
-    """A new table of the data set, with pictures; one that is there and whole is kept."""
-    from flowhash.table import HashTable
-
+    """A table of the data set, with pictures; one that is not whole is gone on with."""
     items = open_collection(source, split=split, **opening)
-    if path.exists():
-        with HashTable.open(path) as table:
-            if table.encoder == encoder.fingerprint and len(table) == len(items):
-                return len(items)
-        shutil.rmtree(path)
-    reply.say("index the items, with a picture of each")
-    with encoder.create_table(path) as table:
-        for start in range(0, len(items), STORED):
-            taken = items.take(np.arange(start, min(start + STORED, len(items))))
-            encoder.add(table, taken, payloads=items.payloads(start, taken, True), device=device)
-    options = {"encoder": place, "items": source, "split": split, "out": path, **opening}
-    write_section(path / SETTINGS, ["index"], options)
-    return len(items)
+    with open_table(path, encoder, items, TableChoices(None, True, None, None)) as table:
+        options = {"encoder": place, "items": source, "split": split, "out": path, **opening}
+        write_section(path / SETTINGS, ["index"], options)
+        if len(table) < len(items):
+            reply.say("index the items, with a picture of each")
+            Indexing(table, encoder, items, [source, split], True).run(STORED, device, reply)
+        return len(table)

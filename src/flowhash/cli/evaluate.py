@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from flowhash.cli.config import save_settings
-from flowhash.cli.opening import load_encoder, located, opened
+from flowhash.cli.opening import load_encoder, located, opened, writable
 from flowhash.cli.reply import Reply
-from flowhash.errors import InputError
+from flowhash.cli.rows import rows_table
 from flowhash.extras import require
 
 
@@ -29,13 +28,15 @@ def evaluate(
 ) -> None:
     """Load the encoder, open the data, compare, print the table, write the report."""
     require_evaluation()
-    writable(out)
     from flowhash.evaluate import evaluate
     from flowhash.evaluate.output import write_evaluation
     from flowhash.learn.journal import read_journal
 
     encoder = load_encoder(run)
+    if encoder.preprocessing.size is not None and Path(data).expanduser().is_dir():
+        opening.setdefault("size", encoder.preprocessing.size)
     splits = opened(data, opening)
+    writable(out)
     outcome = evaluate(
         encoder, splits, seed=seed, device=device, progress=not reply.quiet, say=reply.say
     )
@@ -45,6 +46,8 @@ def evaluate(
     title = f"FlowHash on {Path(splits.train.source).name}"
     written = write_evaluation(outcome, out, title, command())
     save_settings(context, out / "evaluate.toml", data=located(data))
+    for table in dict.fromkeys(row.table for row in outcome.rows):
+        reply.show(rows_table(outcome, table, f"The {table} table"))
     answer(reply, outcome, written)
 
 
@@ -60,18 +63,6 @@ def require_evaluation() -> None:
     """See that everything is installed before hours are spent."""
     for module in ("torch", "sklearn", "PIL", "matplotlib", "jinja2"):
         require(module, "evaluate")
-
-
-def writable(folder: Path) -> None:
-    """Make a folder for results before the work, not after it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {folder}: {error.strerror}; choose another folder"
-        ) from error
 
 
 def command() -> str:

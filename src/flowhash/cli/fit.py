@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import typer
 
 from flowhash.cli.config import save_settings
-from flowhash.cli.opening import located, opened
+from flowhash.cli.opening import located, opened, writable
 from flowhash.cli.reply import Reply
 from flowhash.data import Splits
 from flowhash.errors import InputError
@@ -47,6 +48,8 @@ def fit(
 
     folder = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
     processes = join(device)
+    if folder.exists():
+        writable(folder)
     with processes.in_turn():  # one downloads and converts, the others find it done
         splits = opened(data, opening)
     settings = _settings(splits, choices)
@@ -62,17 +65,22 @@ def fit(
         advice = f"The preset is {choices.preset}; without one the settings suit the data"
         raise InputError(f"{error}. {advice}") from error
     except KeyboardInterrupt:
+        if processes.first:
+            _save(context, folder, data, settings)
         print(f"flowhash: stopped; the same command goes on from {folder}", file=sys.stderr)
         sys.exit(130)
-    finally:  # an interrupted run has its settings too; a refused one has no folder
-        if processes.first and (folder / "settings.json").exists():
-            chosen = {name: getattr(settings, name) for name in ("active", "penalty", "rank")}
-            save_settings(
-                context, folder / "fit.toml", data=located(data), out=folder,
-                buckets=settings.hash.outputs, **chosen,
-            )  # fmt: skip
     if processes.first:
+        _save(context, folder, data, settings)
         _answer(reply, folder, encoder, finished)
+
+
+def _save(context: typer.Context, folder: Path, data: str, settings: Any) -> None:
+    """What the run was made with; never what was refused, which another run's folder keeps."""
+    chosen = {name: getattr(settings, name) for name in ("active", "penalty", "rank")}
+    buckets = settings.hash.outputs
+    save_settings(
+        context, folder / "fit.toml", data=located(data), out=folder, buckets=buckets, **chosen
+    )
 
 
 def _answer(reply: Reply, folder: Path, encoder: Any, finished: bool) -> None:
@@ -86,7 +94,7 @@ def _answer(reply: Reply, folder: Path, encoder: Any, finished: bool) -> None:
         facts,
         f"{'was finished before' if finished else 'finished'}: {_result(folder)}",
         f"encoder: {folder / 'encoder'}  ({encoder})",
-        f"next: flowhash index {folder} ITEMS --out TABLE",
+        f"next: flowhash index {shlex.quote(str(folder))} ITEMS --out TABLE",
     )
 
 

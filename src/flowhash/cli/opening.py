@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowhash.cli.options import NAMED
-from flowhash.data import ImageFolder, Splits, open_data
+from flowhash.data import NAMED, ImageFolder, Splits, open_data
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.extras import require
 
@@ -77,3 +77,15 @@ def load_encoder(run: Path) -> Encoder:
     from flowhash.encoder import Encoder
 
     return Encoder.load(folder)
+
+
+def writable(folder: Path) -> None:
+    """Make a folder for results before the work, not after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {folder}: {error.strerror}; choose another folder"
+        ) from error

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from flowhash.cli.config import read_config
-
-NAMED = ("digits", "cifar100", "imagenet32")
+from flowhash.data import NAMED
 
 
 def complete_data(incomplete: str) -> list[str]:

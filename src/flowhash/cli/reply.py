@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowhash.bars import silence
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -23,14 +25,18 @@ class Reply:
     quiet: bool = False
     as_json: bool = False
 
+    def __post_init__(self) -> None:
+        if self.quiet:
+            silence()
+
     def say(self, words: str) -> None:
         """A line about what happens now."""
         if not self.quiet:
             print(words, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
     def show(self, renderable: Any) -> None:
-        """Something that rich draws, for people."""
-        if not self.quiet and not self.as_json:
+        """A part of the result that rich draws, for people."""
+        if not self.as_json:
             from rich.console import Console
 
             Console(highlight=False).print(renderable)

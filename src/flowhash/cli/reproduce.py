@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from flowhash.cli.config import save_settings
-from flowhash.cli.evaluate import answer, require_evaluation, writable
-from flowhash.cli.opening import opened
+from flowhash.cli.evaluate import answer, require_evaluation
+from flowhash.cli.opening import opened, writable
 from flowhash.cli.reply import Reply
 from flowhash.errors import InputError
 
@@ -59,9 +59,9 @@ def reproduce(
     # A wrong name is found before the data is opened.
     experiment = make_plan(plan.data, plan.loss, plan.preset).experiment
     place = out / "results" if results is None else results
+    splits = opened(plan.data, opening)
     writable(out)
     writable(place)
-    splits = opened(plan.data, opening)
     save_settings(context, out / "reproduce.toml", results=place)
     try:
         outcome = reproduce(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.cli.config import read_settings
-from flowhash.cli.index import SETTINGS
+from flowhash.cli.indexing import SETTINGS
 from flowhash.cli.opening import load_encoder
 from flowhash.cli.reply import Reply
 from flowhash.data.files import read_npy
@@ -51,8 +52,9 @@ def search(path: Path, encoder: Path | None, asked: Asked, device: str, reply: R
         if not len(table):
             raise InputError(f"{path} is empty; put items into it with `flowhash index`")
         queries = list(_queries(table, path, encoder, asked, device))
-        if queries:
-            _answer(table, queries[0], asked)  # loads what is compiled: not the search's time
+        if not queries:
+            raise InputError(f"{', '.join(asked.queries)} holds no query; give one or more rows")
+        _answer(table, queries[0], asked)  # loads what is compiled: not the search's time
         answers = [_answer(table, query, asked) for query in queries]
         facts = {"table": path, "items": len(table), "answers": answers}
         if reply.as_json:
@@ -65,15 +67,23 @@ def own_encoder(path: Path, given: Path | None) -> Path | None:
     """The encoder that was given, or the one that ``index`` noted beside the table."""
     if given is not None:
         return given
-    noted = read_settings(path / SETTINGS, "index").get("encoder")
-    if noted is None:
+    noted = read_settings(path / SETTINGS, "index")
+    place, table = noted.get("encoder"), noted.get("out", "")
+    if not isinstance(place, str):
         return None
-    if not (Path(noted) / "encoder.json").exists():
-        raise InputError(
-            f"{path} was made with the encoder {noted}, which is not there any more; say where it "
-            "is with --encoder"
-        )
-    return Path(noted)
+    # Where table and encoder were moved together, their places still lie alike.
+    beside = path / os.path.relpath(place, str(table) or place)
+    for candidate in (Path(place), beside):
+        if (candidate / "encoder.json").exists():
+            return candidate
+    raise LostEncoderError(
+        f"{path} was made with the encoder {place}, which is not there any more; say where it is "
+        "with --encoder"
+    )
+
+
+class LostEncoderError(InputError):
+    """The encoder that a table was made with is not where it was."""
 
 
 def _queries(
@@ -82,7 +92,7 @@ def _queries(
     found: Any = None
     for text in asked.queries:
         if text.startswith(STORED):
-            yield _stored(table, text.removeprefix(STORED))
+            yield _stored(table, text.removeprefix(STORED), asked)
             continue
         if found is None:
             place = own_encoder(path, encoder)
@@ -95,12 +105,20 @@ def _queries(
         yield from _encoded(found, table, text, device)
 
 
-def _stored(table: HashTable, text: str) -> Query:
+def _stored(table: HashTable, text: str, asked: Asked) -> Query:
     item: Any = text
     if table.id_kind == "int64":
-        if not text.lstrip("-").isdecimal():
-            raise InputError(f"{STORED}{text} is no whole number, but the ids of this table are")
-        item = int(text)
+        try:
+            item = int(text)
+        except ValueError:
+            raise InputError(
+                f"{STORED}{text} is no whole number, but the ids of this table are"
+            ) from None
+    if asked.probe is not None and asked.probe > table.active:
+        raise InputError(
+            f"--probe is {asked.probe}, but of a stored item the {table.active} buckets that it is "
+            "in are known, not an order of all; leave --probe out, or give the item itself"
+        )
     try:
         found = table[item]
     except KeyError:
@@ -141,13 +159,14 @@ def _dimensions(encoder: Any) -> int:
 
 def _answer(table: HashTable, query: Query, asked: Asked) -> dict[str, Any]:
     extra = query.stored is not None  # it finds itself first, and is left out
+    at_least = None if asked.at_least is None else asked.at_least + extra
     began = time.perf_counter()
     hits = table.search(
         query.order[None], query.embedding[None], asked.top + extra,
-        probe=asked.probe, at_least=asked.at_least, payloads=True,
+        probe=asked.probe, at_least=at_least, payloads=True,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    (count,) = opened_counts(table, query.order[None], asked.probe or table.active, asked.at_least)
+    (count,) = opened_counts(table, query.order[None], asked.probe or table.active, at_least)
     return {
         "query": query.name,
         "opened": query.order[:count].tolist(),
@@ -184,13 +203,14 @@ def _print(answers: list[dict[str, Any]], items: int) -> None:
         for name in ("", "distance", "class", "id", "buckets"):
             table.add_column(name, justify="right" if name in ("", "distance") else "left")
         for rank, hit in enumerate(answer["hits"], 1):
+            label = "" if hit["label"] is None else str(hit["label"])
             table.add_row(
-                str(rank), f"{hit['distance']:.4f}", escape(hit["label"] or ""),
+                str(rank), f"{hit['distance']:.4f}", escape(label),
                 escape(str(hit["id"])), ", ".join(map(str, hit["buckets"])),
             )  # fmt: skip
         console.print(table)
         scanned = answer["scanned"]
-        fewer = f", {items / scanned:.1f} times fewer," if scanned else ""
+        fewer = f", {items / scanned:.1f} times fewer," if 0 < scanned < items else ""
         console.print(
             f"opened {_listed(answer['opened'])}: scanned {scanned:,} of {items:,} items{fewer} in "
             f"{answer['milliseconds']:.2f} ms\n"

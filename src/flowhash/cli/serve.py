@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from flowhash.cli.opening import encoder_folder
-from flowhash.cli.search import own_encoder
+from flowhash.cli.search import LostEncoderError, own_encoder
 from flowhash.errors import InputError
-from flowhash.extras import require
+
+VARIABLE = "FLOWHASH_API_KEY"
 
 
 def serve(
@@ -16,15 +19,19 @@ def serve(
     options: dict[str, Any],
 ) -> None:  # fmt: skip
     """Find encoder and key, then serve until Ctrl-C."""
-    for module in ("fastapi", "uvicorn", "prometheus_client", "orjson"):
-        require(module, "serve")
     from flowhash.serve import ServeOptions, run
 
+    if key is None and os.environ.get(VARIABLE) == "":
+        raise InputError(f"{VARIABLE} is empty; write the key into it, or unset it to have none")
     if key_file is not None:
         if key is not None:
             raise InputError("there is an --api-key and an --api-key-file; give one of them")
         key = _read_key(key_file)
-    place = own_encoder(table, encoder)
+    try:
+        place = own_encoder(table, encoder)
+    except LostEncoderError as error:  # a copy on a node that only searches: by id or embedding
+        print(f"flowhash: {error}; serving without it", file=sys.stderr)
+        place = None
     run(
         table,
         None if place is None else encoder_folder(place),

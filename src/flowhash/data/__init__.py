@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from flowhash.data.tabular import arrays
     from flowhash.data.unseen import unseen_classes
 
+# Data sets that have a name instead of a path.
+NAMED = ("digits", "cifar100", "imagenet32")
+
 _ROOMS = {
     "Augmentation": "augment",
     "Collection": "collection",

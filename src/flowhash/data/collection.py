@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.data import NAMED
 from flowhash.data.folder import find_images
 from flowhash.data.handwritten import draw_digit
 from flowhash.data.items import ArrayItems, ChainedItems, Items
@@ -22,7 +23,6 @@ from flowhash.data.thumbnails import LABEL, NAME, PICTURE, file_thumbnail, thumb
 from flowhash.errors import InputError
 from flowhash.threads import available_threads
 
-NAMED = ("digits", "cifar100", "imagenet32")
 Picture = Callable[[int, NDArray[Any]], str]
 SPLITS = ("train", "validation", "test", "all")
 

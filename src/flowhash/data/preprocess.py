@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Mean = Literal["pixel", "channel", "dimension", "none"]
 Spread = Literal["channel", "global", "none"]
 
+LONGEST = 1e15  # of a vector for a network; its products go up to the square of it
+
 
 def _zero() -> NDArray[np.float32]:
     return np.zeros((), np.float32)
@@ -149,6 +151,7 @@ class Preprocessing:
             scaled *= np.float32(self.scale)
             scaled -= self._mean
             scaled *= self._inverse
+            _refuse_long(scaled)
             return scaled
         images = np.require(batch, requirements=["C", "W"])
         out = np.empty(images.shape, np.float32)
@@ -229,3 +232,17 @@ class Preprocessing:
                 f"the preprocessing cannot be put together: {error!r}; expected the settings kind, "
                 "size and scale and the arrays mean and std"
             ) from error
+
+
+def _refuse_long(vectors: NDArray[np.float32]) -> None:
+    """Refuse vectors whose products overflow: they would end as zeros, all in one bucket."""
+    with np.errstate(over="ignore"):
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+    fits = squares <= LONGEST**2
+    if not fits.all():
+        row = int(np.argmin(fits))
+        length = float(np.linalg.norm(vectors[row].astype(np.float64)))
+        raise InputError(
+            f"vector {row} of a batch has length {length:g} after preprocessing; expected at most "
+            f"{LONGEST:g}. Divide all vectors by the same number, and train again"
+        )

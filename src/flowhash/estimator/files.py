@@ -24,6 +24,7 @@ from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_ten
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.estimator.index import contents
+from flowhash.estimator.learning import layer_sizes
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def save(hasher: FlowHasher, folder: Path) -> None:
     record = {"format": FORMAT, **_described(hasher)}  # before anything is written
     name = f"fitted-{secrets.token_hex(8)}"
     inside = folder / name
-    codes, embeddings = contents(hasher.table_)
+    codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
     hasher.encoder_.save(inside / "encoder")
     with hasher.encoder_.create_table(inside / "table") as table:
         table.add(codes, embeddings, encoder=hasher.encoder_.fingerprint)
@@ -81,6 +82,7 @@ def load(kind: type[Kind], folder: Path) -> Kind:
     hasher = kind(**_parameters(kind, record["parameters"]))
     hasher.classes_ = _classes(record["classes"])
     hasher.n_features_in_ = record["features"]
+    hasher.effective_metric_ = record.get("metric", hasher.metric)  # older ones: the parameter
     if record["feature_names"] is not None:
         hasher.feature_names_in_ = np.array(record["feature_names"], object)
     _assemble(hasher.__dict__, encoder, codes, embeddings, labels)
@@ -92,7 +94,7 @@ def _read_table(path: Path, fingerprint: str) -> tuple[NDArray[np.int32], NDArra
         faults = table.check()
         if faults:
             raise DamagedFileError(f"{faults[0]}; restore {path} from a copy")
-        return contents(table)
+        return contents(table, len(table))
 
 
 def _assemble(
@@ -117,7 +119,7 @@ def portable(hasher: FlowHasher, state: dict[str, Any]) -> dict[str, Any]:
     """The attributes with the encoder as the bytes of its files and the table as arrays."""
     state = dict(state)
     if "table_" in state:
-        codes, embeddings = contents(state.pop("table_"))
+        codes, embeddings = contents(state.pop("table_"), state["n_samples_fit_"])
         with tempfile.TemporaryDirectory() as folder:
             state.pop("encoder_").save(folder)
             parts = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
@@ -143,6 +145,7 @@ def _described(hasher: FlowHasher) -> dict[str, Any]:
     return {
         "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
         "classes": _plain_classes(hasher.classes_),
+        "metric": hasher.effective_metric_,
         "features": hasher.n_features_in_,
         "feature_names": None if names is None else list(names),
     }
@@ -158,7 +161,7 @@ def _plain(value: Any) -> Any:
         return float(value)
     if isinstance(value, np.random.RandomState):
         return None
-    return [int(size) for size in value]
+    return list(layer_sizes(value))
 
 
 def _parameters(kind: type[Any], stored: dict[str, Any]) -> dict[str, Any]:

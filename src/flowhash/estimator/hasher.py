@@ -14,15 +14,15 @@ from sklearn.base import (
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,
     _fit_context,
+    clone,
 )
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from flowhash.errors import InputError
 from flowhash.estimator import files
-from flowhash.estimator.index import ROWS, add_items
-from flowhash.estimator.inputs import read_labels
+from flowhash.estimator.index import ROWS, add_items, check_unchanged
+from flowhash.estimator.inputs import read_classes, read_items, read_labels
 from flowhash.estimator.learning import Plan, learn_encoder
 from flowhash.estimator.searching import SearchMixin
 from flowhash.learn.losses import LOSSES
@@ -58,9 +58,11 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     Attributes:
         encoder_: the learned ``flowhash.Encoder``; with ``metric="cosine"`` it expects rows of
             length one.
-        table_: the ``flowhash.HashTable`` with the items; ids are their positions.
+        table_: the ``flowhash.HashTable`` with the items; ids are their positions, so items come
+            in by ``add`` only and none are deleted.
         classes_: the labels that were learned, sorted.
         n_samples_fit_: items in the table.
+        effective_metric_: the ``metric`` it was fitted with.
         n_features_in_: numbers in an item.
         feature_names_in_: names of the columns, where X was a data frame.
 
@@ -135,36 +137,20 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         Raises:
             ValueError: X or y cannot be used, or fewer than two classes.
         """
-        items = self._items(X, reset=True)
-        labels = read_labels(self, y, len(items))
-        classes, numbers = np.unique(labels, return_inverse=True)
-        if len(classes) < 2:
-            raise InputError(
-                f"y has one class only, {classes[0]}; expected two classes or more, which the "
-                "buckets tell apart"
-            )
-        if self.active > self.buckets:
-            raise InputError(
-                f"active is {self.active} and buckets is {self.buckets}; an item cannot be in more "
-                "buckets than there are"
-            )
+        # Nothing is kept before all is done: a fit that fails leaves what was fitted before.
+        reader = clone(self)
+        items = read_items(reader, X, reset=True, unit=self.metric == "cosine")
+        classes, numbers = read_classes(self, y, len(items))
         names = tuple(str(name) for name in classes)
-        self.classes_ = classes
-        self._numbers = numbers.astype(np.int64).ravel()
-        self.encoder_ = learn_encoder(items, self._numbers, names, self._plan())
-        self.table_ = self.encoder_.create_table()
-        add_items(self.encoder_, self.table_, items, self.device)
-        self.n_samples_fit_ = len(items)
+        encoder = learn_encoder(items, numbers, names, Plan.of(self))
+        table = encoder.create_table()
+        add_items(encoder, table, items, self.device)
+        self.__dict__.pop("feature_names_in_", None)
+        seen = ("n_features_in_", "feature_names_in_")
+        self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
+        self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
+        self.classes_, self._numbers, self.effective_metric_ = classes, numbers, self.metric
         return self
-
-    def _plan(self) -> Plan:
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        return Plan(
-            buckets=int(self.buckets), active=int(self.active), penalty=float(self.penalty),
-            loss=self.loss, hidden=tuple(int(size) for size in self.hidden),
-            steps=None if self.steps == "auto" else int(self.steps), rank=self.rank, seed=seed,
-            device=self.device, quiet=not self.verbose,
-        )  # fmt: skip
 
     def add(self, X: Any, y: Any = None) -> NDArray[np.int64]:  # noqa: N803
         """Put more items into the table; the buckets stay as they were learned.
@@ -180,6 +166,7 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             ValueError: X cannot be used, or a label was not learned.
         """
         check_is_fitted(self)
+        check_unchanged(self.table_, self.n_samples_fit_)
         items = self._items(X)
         numbers = np.full(len(items), -1, np.int64)
         if y is not None:
@@ -221,7 +208,7 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         the new one. A ``random_state`` that is not a number is not stored.
         """
         check_is_fitted(self)
-        files.save(self, Path(folder))
+        files.save(self, Path(folder).expanduser())
 
     @classmethod
     def load(cls, folder: str | Path) -> FlowHasher:
@@ -231,7 +218,7 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             InputError: there is none, or it is of a newer FlowHash.
             DamagedFileError: a file is damaged; the message names it.
         """
-        return files.load(cls, Path(folder))
+        return files.load(cls, Path(folder).expanduser())
 
     @property
     def _n_features_out(self) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.encoder import Encoded, Encoder
+from flowhash.errors import InputError
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
 from flowhash.table import HashTable, Hits
@@ -25,8 +26,19 @@ def add_items(
     return np.concatenate(added)
 
 
-def contents(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Codes [n, k] and embeddings [n, dim] of all items, in the order of their ids."""
+def check_unchanged(table: HashTable, items: int) -> None:
+    """Refuse a table whose ids are no longer the positions 0 to ``items`` - 1."""
+    if len(table) != items or table.next_id != items:
+        raise InputError(
+            f"table_ was changed from outside: it has {len(table)} items and would number the next "
+            f"one {table.next_id}, expected {items} for both, because labels belong to positions. "
+            "Put items in with add, or fit again; to delete some, keep a HashTable of your own"
+        )
+
+
+def contents(table: HashTable, items: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Codes [n, k] and embeddings [n, dim] of all ``items``, in the order of their ids."""
+    check_unchanged(table, items)
     codes = np.empty((len(table), table.active), np.int32)
     embeddings = np.empty((len(table), table.dim), np.float32)
     for part in table.batches(ROWS, payloads=False):
@@ -37,7 +49,7 @@ def contents(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
 
 def encode_stored(encoder: Encoder, table: HashTable, device: str) -> Encoded:
     """The items of a table as queries: activations are computed anew from their embeddings."""
-    _, embeddings = contents(table)
+    _, embeddings = contents(table, len(table))
     if encoder.base is None:  # the hash network's outputs are the embeddings
         return Encoded(embeddings, embeddings, encoder.active, encoder.fingerprint)
     # The base passes vectors on as they are, so that embeddings are what the hash network takes.

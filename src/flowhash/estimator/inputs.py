@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from flowhash.errors import InputError
 
+TEXT = "USTO"  # kinds of numpy types; scikit-learn lets objects be labels if they are strings
 SHORTEST = 1e-12  # rows that are shorter have no direction
 
 
@@ -54,6 +55,34 @@ def read_labels(estimator: Any, labels: Any, count: int) -> NDArray[Any]:
     check_consistent_length(np.empty(count), found)
     check_classification_targets(found)
     return found
+
+
+def read_classes(estimator: Any, labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The classes, sorted, and the number of each item's class [n].
+
+    Raises:
+        ValueError: as :func:`read_labels`, or there is one class only.
+    """
+    found = read_labels(estimator, labels, count)
+    classes, numbers = np.unique(found, return_inverse=True)
+    if len(classes) < 2:
+        raise InputError(
+            f"y has one class only, {classes[0]}; expected two classes or more, which the "
+            "buckets tell apart"
+        )
+    return classes, numbers.astype(np.int64).ravel()
+
+
+def check_kind(labels: NDArray[Any], classes: NDArray[Any]) -> None:
+    """Refuse text where numbers were learned, and numbers where text was: none would be found."""
+    given, learned = (
+        "text" if some.dtype.kind in TEXT else "numbers" for some in (labels, classes)
+    )
+    if given != learned:
+        raise InputError(
+            f"the labels are {given} ({labels.dtype}), and fit saw {learned} "
+            f"({classes.dtype}); give them in the same form"
+        )
 
 
 def as_numpy(values: Any) -> Any:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems, Splits
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
+from flowhash.errors import InputError
 from flowhash.estimator.discriminant import discriminant
 from flowhash.learn import Schedule, Settings, Stage, train
 
@@ -42,6 +45,37 @@ class Plan:
     seed: int
     device: str
     quiet: bool
+
+    @classmethod
+    def of(cls, hasher: Any) -> Plan:
+        """What the parameters of an estimator ask for; a generator as seed goes on by a number.
+
+        Raises:
+            InputError: they do not go together.
+        """
+        if hasher.active > hasher.buckets:
+            raise InputError(
+                f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in "
+                "more buckets than there are"
+            )
+        return cls(
+            buckets=int(hasher.buckets), active=int(hasher.active), penalty=float(hasher.penalty),
+            loss=hasher.loss, hidden=layer_sizes(hasher.hidden),
+            steps=None if hasher.steps == "auto" else int(hasher.steps), rank=hasher.rank,
+            seed=int(check_random_state(hasher.random_state).randint(np.iinfo(np.int32).max)),
+            device=hasher.device, quiet=not hasher.verbose,
+        )  # fmt: skip
+
+
+def layer_sizes(hidden: Any) -> tuple[int, ...]:
+    """The sizes of the dense layers, checked: 3.7 is not cut to 3."""
+    for size in hidden:
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+            raise InputError(
+                f"hidden has {size!r} as a layer's size; expected whole numbers from 1, such as "
+                "hidden=(128,)"
+            )
+    return tuple(int(size) for size in hidden)
 
 
 def learn_encoder(

@@ -11,8 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.estimator.index import ROWS, encode_stored, search
-from flowhash.estimator.inputs import read_items, read_labels
+from flowhash.estimator.index import ROWS, check_unchanged, encode_stored, search
+from flowhash.estimator.inputs import check_kind, read_items, read_labels
 from flowhash.estimator.neighbours import graph, whole_neighbours
 from flowhash.table import HashTable, Hits
 
@@ -22,12 +22,12 @@ class SearchMixin:
 
     n_neighbors: int
     metric: str
-    rank: str
     device: str
     encoder_: Encoder
     table_: HashTable
     classes_: NDArray[Any]
     n_samples_fit_: int
+    effective_metric_: str  # what it was fitted with; ``metric`` may have been set since
     _numbers: NDArray[np.int64]  # of each item's class, -1 where it is not known
 
     def search(
@@ -50,6 +50,7 @@ class SearchMixin:
             ``Hits`` with ids, distances (as ``kneighbors`` has them), counts and ``scanned``.
         """
         check_is_fitted(self)
+        check_unchanged(self.table_, self.n_samples_fit_)
         if X is None:
             queries = encode_stored(self.encoder_, self.table_, self.device)
         else:
@@ -110,6 +111,9 @@ class SearchMixin:
         Args:
             X: queries that are not in the table [n, features].
             y: their labels; one that fit did not see is never found.
+
+        Raises:
+            ValueError: X or y cannot be used; y is text and fit saw numbers, or the other way.
         """
         check_is_fitted(self)
         ids = self.kneighbors(X, return_distance=False)
@@ -117,11 +121,12 @@ class SearchMixin:
         same = self._numbers[ids] == wanted[:, None]
         return float((same & (wanted >= 0)[:, None]).mean())
 
-    def _items(self, values: Any, reset: bool = False) -> NDArray[np.float32]:
-        return read_items(self, values, reset=reset, unit=self.metric == "cosine")
+    def _items(self, values: Any) -> NDArray[np.float32]:
+        return read_items(self, values, reset=False, unit=self.effective_metric_ == "cosine")
 
     def _known(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """The number of each label's class, -1 where it was not learned."""
+        check_kind(labels, self.classes_)
         places = np.searchsorted(self.classes_, labels)
         places = np.minimum(places, len(self.classes_) - 1)
         return np.where(self.classes_[places] == labels, places, -1)
@@ -129,6 +134,7 @@ class SearchMixin:
     def _distances(self, squares: NDArray[np.float32]) -> NDArray[Any]:
         """Distances in units of X from squared ones of embeddings."""
         wide = squares.astype(np.float64)
-        if self.rank == "input":
-            wide *= float(self.encoder_.preprocessing.std) ** 2
-        return wide / 2 if self.metric == "cosine" and self.rank == "input" else np.sqrt(wide)
+        if self.encoder_.base is None:  # it ranks by the hash network's outputs
+            return np.sqrt(wide)
+        wide *= float(self.encoder_.preprocessing.std) ** 2
+        return wide / 2 if self.effective_metric_ == "cosine" else np.sqrt(wide)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -132,8 +133,10 @@ class Settings:
             raise InputError(
                 f"active is {self.active}; expected 1 to {self.hash.outputs}, the number of buckets"
             )
-        if self.penalty < 0:
-            raise InputError(f"penalty is {self.penalty}; expected zero or more")
+        if not 0 <= self.penalty < math.inf:
+            raise InputError(f"penalty is {self.penalty}; expected a number, zero or more")
+        if self.seed < 0:
+            raise InputError(f"seed is {self.seed}; expected zero or more")
         for name in ("validate_every", "checkpoint_every", "log_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected one or more steps")

@@ -56,7 +56,7 @@ def fit(
     flip: Annotated[
         bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
     ] = True,
-    seed: Annotated[int, typer.Option(help="Of the training; splits have their own.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the training; splits have their own.")] = 0,
     folder: options.Folder = None,
     labels: options.Labels = None,
     embedding: options.Embedding = None,
@@ -92,7 +92,7 @@ def evaluate(
     size: options.Size = None,
     ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
-    seed: Annotated[int, typer.Option(help="Of k-means.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of k-means.")] = 0,
     device: options.Device = "auto",
     config: options.Config = None,
     quiet: options.Quiet = False,

@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
+    context: typer.Context,
     data: Annotated[
         str, typer.Argument(metavar="[DATA]", help="digits, or cifar100 (an hour or two).")
     ] = "digits",
@@ -56,7 +57,7 @@ def demo(
     from flowhash.cli.demo import Pixels, demo
 
     plain = Pixels(active, penalty) if pixels else None
-    demo(data, folder, download, out, plain, learn, device, Reply(quiet, as_json))
+    demo(context, data, folder, download, out, plain, learn, device, Reply(quiet, as_json))
 
 
 def bench_solver(
@@ -66,12 +67,13 @@ def bench_solver(
     penalty: Annotated[float, typer.Option(help="λ.")] = 0.1,
     repeats: Annotated[int, typer.Option(help="Problems to solve; medians are shown.")] = 9,
     config: options.Config = None,
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Time the exact solver beside OR-Tools' minimum-cost flow, on random costs, one thread."""
     from flowhash.cli.bench import solver
 
-    solver(classes, buckets, active, penalty, repeats, Reply(as_json=as_json))
+    solver(classes, buckets, active, penalty, repeats, Reply(quiet, as_json))
 
 
 def bench_search(
@@ -82,11 +84,12 @@ def bench_search(
     threads: Annotated[
         int | None, typer.Option(help="Threads of both sides; all cores if not given.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the choice of queries.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of queries.")] = 0,
     config: options.Config = None,
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Time a table beside FAISS on the same items: exhaustive, and inverted lists of equal scan."""
     from flowhash.cli.bench import search
 
-    search(table, top, queries, repeats, threads, seed, Reply(as_json=as_json))
+    search(table, top, queries, repeats, threads, seed, Reply(quiet, as_json))

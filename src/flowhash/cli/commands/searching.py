@@ -45,6 +45,10 @@ def index(
             "replaces itself. Names for images in files, numbers otherwise."
         ),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Items of another source may replace those of their name."),
+    ] = False,
     pictures: Annotated[
         bool, typer.Option(help="Keep a small picture of each image, for the search page.")
     ] = True,
@@ -72,11 +76,15 @@ def index(
     Each batch is safe on disk before the next begins. Ctrl-C stops it; the same command goes on
     where it stopped. The table remembers its encoder: search and serve need no other word.
     """
-    from flowhash.cli.index import TableChoices, index
+    from flowhash.cli.index import index
+    from flowhash.cli.indexing import TableChoices
 
     choices = TableChoices(ids, pictures, metric, dtype)
     reply = Reply(quiet, as_json)
-    index(context, encoder, items, split, opening(context), out, choices, batch, device, reply)
+    index(
+        context, encoder, items, split, opening(context), out, choices, replace, batch, device,
+        reply,
+    )  # fmt: skip
 
 
 def search(

@@ -48,6 +48,7 @@ def check(
 def stats(
     table: options.TablePath,
     config: options.Config = None,
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Show how full the buckets are, how much searching they save, and what the table takes."""
@@ -78,12 +79,13 @@ def data_info(
     size: options.Size = None,
     ignore_other: options.IgnoreOther = False,
     config: options.Config = None,
+    quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Show what a data set holds, how it is split, and what `fit` would choose for it."""
     from flowhash.cli.data import info
 
-    info(data, opening(context), Reply(as_json=as_json))
+    info(data, opening(context), Reply(quiet, as_json))
 
 
 def data_check(

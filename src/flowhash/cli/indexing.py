@@ -1,0 +1,166 @@
+"""Items into a table on disk: batch by batch, gone on with where it was interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowhash.bars import shown
+from flowhash.cli.reply import Reply, count
+from flowhash.data import Collection
+from flowhash.data.thumbnails import NAME
+from flowhash.errors import InputError
+from flowhash.table import HashTable
+from flowhash.table.files import replace_file
+
+if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
+
+SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
+ID_KINDS = {"numbers": "int64", "names": "string"}
+
+
+@dataclass(frozen=True)
+class TableChoices:
+    """What the user chose for the table; None is for the table that is there, or the usual."""
+
+    ids: str | None
+    pictures: bool
+    metric: str | None
+    dtype: str | None
+
+
+def open_table(
+    out: Path, encoder: Encoder, collection: Collection, choices: TableChoices
+) -> HashTable:
+    """The table that is there, which must fit, or a new one.
+
+    Raises:
+        InputError: the table that is there is of another encoder, or has other settings.
+    """
+    if choices.ids not in (None, *ID_KINDS):
+        raise InputError(f"--ids is {choices.ids!r}; expected {' or '.join(ID_KINDS)}")
+    kind = None if choices.ids is None else ID_KINDS[choices.ids]
+    wanted = {"metric": choices.metric, "dtype": choices.dtype, "id_kind": kind}
+    if not (out / "manifest.json").exists():
+        return encoder.create_table(
+            out,
+            metric=choices.metric or "euclidean",
+            dtype=choices.dtype or "float32",
+            ids=kind or ("string" if collection.files else "int64"),
+        )
+    table = HashTable.open(out, "r+", encoder=encoder.fingerprint)
+    for name, value in wanted.items():
+        has = getattr(table, name)
+        if value is not None and value != has:
+            table.close()
+            raise InputError(
+                f"{out} is there already and has {OPTION[name]}={_option(has)}, not "
+                f"{_option(value)}; leave --{OPTION[name]} out, or give another --out"
+            )
+    return table
+
+
+OPTION = {"metric": "metric", "dtype": "dtype", "id_kind": "ids"}
+
+
+def _option(value: str) -> str:
+    """A setting as the option has it."""
+    return {kind: name for name, kind in ID_KINDS.items()}.get(value, value)
+
+
+class Indexing:
+    """One run over a collection, with a journal so that it goes on where it stopped.
+
+    Args:
+        table: on disk; what is in it stays.
+        encoder: that made it.
+        collection: what is added.
+        source: words that tell this collection from others: where it is, which part of it.
+        pictures: keep a small picture of each item.
+    """
+
+    def __init__(
+        self, table: HashTable, encoder: Encoder, collection: Collection, source: Sequence[str],
+        pictures: bool,
+    ) -> None:  # fmt: skip
+        assert table.path is not None
+        self.table, self.encoder, self.collection = table, encoder, collection
+        self.pictures = pictures
+        # One for each collection: others may be indexed between two attempts at this one.
+        self.journal = table.path / f"index-{_digest(collection, source)}.json"
+        self.done, self.first = 0, table.next_id
+        if self.journal.exists():
+            self._go_on()
+
+    def run(self, batch: int, device: str, reply: Reply) -> int:
+        """Add what is left; how many items that was."""
+        start, total = self.done, len(self.collection)
+        if start:
+            reply.say(f"going on after {start:,} of {count(total, 'item')}")
+        self._note()
+        parts = self._parts(start, batch, device)
+        for part in shown(parts, "index", total - start, not reply.quiet):
+            self.done += len(part)
+            self._note()
+        self.journal.unlink()
+        return total - start
+
+    def _go_on(self) -> None:
+        """Take up the journal; what was stored after its last line is found by its name."""
+        with contextlib.suppress(ValueError, KeyError, TypeError, OSError):  # damaged: begin anew
+            record = json.loads(self.journal.read_bytes())
+            done, self.first = int(record["done"]), int(record["first"])
+            if not 0 <= done <= len(self.collection):
+                return
+            self.done = done
+            if self.table.id_kind == "string":
+                return  # an item that is added twice replaces itself
+            while self.done < len(self.collection) and self._is_stored(self.done):
+                self.done += 1
+            if self.table.next_id > self.first + self.done:  # somebody else has added meanwhile
+                self.first = self.table.next_id - self.done
+
+    def _is_stored(self, place: int) -> bool:
+        try:
+            payload = self.table[self.first + place].payload
+        except KeyError:
+            return False
+        return (payload or {}).get(NAME) == self.collection.names[place]
+
+    def _note(self) -> None:
+        record = {"done": self.done, "first": self.first, "items": len(self.collection)}
+        replace_file(self.journal, json.dumps(record).encode())
+
+    def _parts(self, start: int, batch: int, device: str) -> Iterator[Any]:
+        for begin in range(start, len(self.collection), batch):
+            places = np.arange(begin, min(begin + batch, len(self.collection)))
+            items = self.collection.take(places)
+            yield self.encoder.add(
+                self.table,
+                items,
+                ids=self._ids(places),
+                payloads=self.collection.payloads(begin, items, self.pictures),
+                device=device,
+            )
+
+    def _ids(self, places: Any) -> Any:
+        if self.table.id_kind == "string":
+            return [self.collection.names[place] for place in places.tolist()]
+        return self.first + places
+
+
+def _digest(collection: Collection, source: Sequence[str]) -> str:
+    """What tells collections apart: their source, and the names of their files or their number."""
+    digest = hashlib.sha256(json.dumps([list(source), len(collection)]).encode())
+    if collection.files:
+        for name in collection.names:
+            digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    return digest.hexdigest()[:16]
