@@ -21,10 +21,8 @@ def test_the_solver_is_measured_beside_ortools() -> None:
     assert facts["gain"] > 0
     assert facts["milliseconds"] > 0
     wrong = run(COMMAND, "bench", "solver", "--repeats", "0")
-    assert (wrong.returncode, wrong.stderr) == (
-        2,
-        "flowhash: --repeats is 0; expected one or more\n",
-    )
+    assert wrong.returncode == 2
+    assert "--repeats" in wrong.stderr
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner"])

@@ -69,6 +69,22 @@ def test_mistakes_are_one_line(words: tuple[str, ...], message: str, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
+def test_classes_of_one_item_are_named(tmp_path: Path) -> None:
+    labels = np.array(["ant"] * 20 + ["bee"] * 20 + ["lonely one"])
+    np.savez(tmp_path / "x.npz", embeddings=np.eye(41, dtype=np.float32), labels=labels)
+    done = run(COMMAND, "fit", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert "lonely one" in done.stderr
+
+
+def test_a_fit_may_be_short(vectors: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    done = run(COMMAND, "fit", str(vectors), "--out", str(out), "--steps", "7")
+    assert done.returncode == 0, done.stderr
+    assert "7 steps" in done.stdout
+    assert json.loads((out / "settings.json").read_text())["settings"]["hash"]["steps"] == 7
+
+
 def test_a_refused_run_leaves_the_settings_of_the_one_there(vectors: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = (COMMAND, "fit", str(vectors), "--out", str(out), "--quiet")
@@ -84,6 +100,7 @@ def test_a_refused_run_leaves_the_settings_of_the_one_there(vectors: Path, tmp_p
     [
         (("--seed", "-1"), "--seed"),
         (("--penalty", "nan"), "penalty is nan"),
+        (("--buckets", "0"), "--buckets"),
         (("--out", "afile"), "afile"),
         (("--out", "afile/run"), "afile"),
     ],

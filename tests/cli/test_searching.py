@@ -170,7 +170,6 @@ def test_an_interrupt_leaves_what_resumes(vectors: Path, tmp_path: Path) -> None
     done = run(*words(tmp_path, "many.npy", out, "--batch", "1000"))
     assert done.returncode == 0, done.stderr
     assert "going on after" in done.stdout
-    assert not list(out.glob("index-*.json"))
     table = HashTable.open(out)
     assert sorted(table) == list(range(6000))  # each once, none lost
     encoded = make("mlp").encode(values[[0, 55, 5999]])
@@ -212,7 +211,17 @@ def test_what_others_added_meanwhile_stays(vectors: Path, tmp_path: Path) -> Non
     found = sorted(table[item].payload["name"] for item in table)
     expected = [f"items.npz row {row}" for row in range(300)]
     assert found == sorted(expected + [f"plain.npy row {row}" for row in range(40)])
-    assert not list(out.glob("index-*.json"))
+
+
+def test_rows_indexed_again_are_not_doubled(vectors: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.table"
+    for _ in range(2):
+        done = run(*words(vectors, "items.npz", out))
+        assert done.returncode == 0, done.stderr
+        assert len(HashTable.open(out)) == 300
+    assert "was indexed before" in done.stdout
+    facts = json.loads(run(*words(vectors, "items.npz", out, "--again", "--json", "-q")).stdout)
+    assert (facts["added"], facts["items"]) == (300, 600)
 
 
 def test_a_damaged_journal_begins_anew(vectors: Path, tmp_path: Path) -> None:
@@ -221,7 +230,7 @@ def test_a_damaged_journal_begins_anew(vectors: Path, tmp_path: Path) -> None:
     (journal,) = out.glob("index-*.json")
     journal.write_text('{"done"')
     assert run(*words(vectors, "items.npz", out, "--quiet")).returncode == 0
-    assert not journal.exists()
+    assert json.loads(journal.read_text())["finished"]
 
 
 def test_a_folder_that_changed_is_not_gone_on_with(images: Path, tmp_path: Path) -> None:
@@ -295,7 +304,7 @@ def test_table_and_encoder_may_move_together(vectors: Path, tmp_path: Path) -> N
     [
         ("nothing", (), "neither a data set nor a folder"),
         ("items.npz", ("--ids", "letters"), "numbers or names"),
-        ("items.npz", ("--batch", "0"), "one or more items"),
+        ("items.npz", ("--batch", "0"), "--batch"),
         ("items.npz", ("--label", "colour"), "--label"),
     ],
 )

@@ -143,3 +143,11 @@ def test_the_home_folder_may_be_a_tilde(tmp_path: Path, monkeypatch: pytest.Monk
     fitted.save("~/kept")
     assert (tmp_path / "kept").is_dir()
     same(fitted, FlowHasher.load("~/kept"), rows)
+
+
+def test_score_warns_of_classes_that_were_not_learned() -> None:
+    rows, labels = clouds()
+    seen = labels != labels[0]
+    hasher = quick().fit(rows[seen], labels[seen])
+    with pytest.warns(UserWarning, match="class that fit did not see"):
+        hasher.score(rows, labels)

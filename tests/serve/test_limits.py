@@ -7,7 +7,10 @@ import io
 import json
 import socket
 import struct
+import threading
+import time
 import zlib
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,6 +31,7 @@ from tests.serve.servers import (
     message_of,
     payload_of,
     raw_items,
+    serving,
 )
 
 GOOD = {"embedding": [1, 2, 3, 4], "buckets": [1, 2]}
@@ -38,6 +42,13 @@ def small_table() -> HashTable:
     table = HashTable.create(buckets=BUCKETS, dim=DIM, active=ACTIVE)
     table.add(codes, embeddings, payloads=[payload_of(row) for row in range(ITEMS)])
     return table
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def ask(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
@@ -60,8 +71,6 @@ def exchange(url: str, sent: bytes) -> bytes:
         received = b""
         while piece := connection.recv(1 << 16):
             received += piece
-            if b"\r\n\r\n" in received and received.endswith(b"}"):
-                break
     return received
 
 
@@ -91,13 +100,135 @@ def test_large_bodies_are_refused_before_and_while_they_come() -> None:
 def test_a_large_chunked_body_ends_a_real_connection(servers: Servers) -> None:
     head = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     chunk = b"100000\r\n" + b" " * 0x100000 + b"\r\n"
-    body = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 11
-    try:
-        received = exchange(servers.strings.url, body)
-    except ConnectionError:  # the server closed while this was still sending
-        received = b""
-    assert received == b"" or received.startswith(b"HTTP/1.1 413")
+    body = head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 10 + b"1\r\n \r\n"
+    received = exchange(servers.strings.url, body)
+    assert received.startswith(b"HTTP/1.1 413")
     assert servers.strings.client.get("/health").status_code == 200
+
+
+def test_a_body_that_is_not_wanted_is_not_waited_for(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    HashTable.create(table, buckets=BUCKETS, dim=DIM, active=ACTIVE).close()
+    with serving((table, None, {"timeout": 0.5})) as (server,):
+        for status, kind, length in (
+            (413, "application/json", 1 << 40),
+            (415, "text/plain", 100),
+            (408, "application/json", 100),
+        ):
+            for path in ("/search", "/items"):
+                head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+                head += f"Content-Length: {length}\r\n\r\n{{"
+                received = exchange(server.url, head.encode())  # until the server closes
+                assert received.startswith(f"HTTP/1.1 {status}".encode())
+                assert b"connection: close" in received.lower()
+
+
+def test_without_a_key_the_body_is_not_waited_for(servers: Servers) -> None:
+    head = "POST /items HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
+    assert exchange(servers.strings.url, head.encode()).startswith(b"HTTP/1.1 401")
+    answer = servers.strings.client.post("/items", json={})
+    assert answer.status_code == 401
+    assert "connection" not in servers.strings.client.get("/health").headers
+
+
+@pytest.mark.parametrize(
+    ("path", "start", "entry", "end", "reason"),
+    [
+        ("/search", b'{"vectors":[', b'["a"],', b"[1]]}", "lists and objects"),
+        ("/search", b'{"vectors":[', b"[1],", b"[1]]}", "lists and objects"),
+        ("/items", b'{"items":[', b"{},", b"{}]}", "lists and objects"),
+        ("/search", b'{"id":"', b'\\"[', b'","topp":1}', "topp is not known"),
+        ("/search", b'{"vectors":[[', b'"a",', b"1]]}", "vectors.0.0 is 'a'"),
+        ("/search", b'{"vector":[', b'"a",', b"1]}", "vector.0 is 'a'"),
+        ("/search", b'{"embedding":[1],"buckets":[', b'"a",', b"1]}", "buckets came"),
+        ("/search", b'{"embedding":[', b'"a",', b'1],"buckets":[1]}', "embedding.0 is 'a'"),
+        ("/search", b'{"id":[', b"1,", b"1]}", "id is [1, 1"),
+        ("/items", b'{"items":[', b"1,", b"1]}", "items at once"),
+        ("/items", b'{"items":[{"vector":[', b'"a",', b"1]}]}", "items.0.vector.0 is 'a'"),
+    ],
+)
+def test_a_large_body_full_of_mistakes_is_refused_by_the_first(
+    servers: Servers, path: str, start: bytes, entry: bytes, end: bytes, reason: str
+) -> None:
+    content = start + entry * ((10 << 20) // len(entry) - 20) + end
+    headers = {"Content-Type": "application/json"}
+    answer = servers.vectors.client.post(path, content=content, headers=headers)
+    message = message_of(answer, 422)
+    assert reason in message
+    assert "more mistakes" not in message
+
+
+def test_a_million_unknown_names_are_refused(servers: Servers) -> None:
+    names = b",".join(b'"%d":1' % number for number in range(900_000))
+    headers = {"Content-Type": "application/json"}
+    for path, first in (("/search", b'"id":1'), ("/items", b'"items":[]')):
+        content = b"{%s,%s}" % (first, names)
+        answer = servers.vectors.client.post(path, content=content, headers=headers)
+        assert "900001 names" in message_of(answer, 422)
+
+
+async def meanwhile(app: Any, jobs: list[dict[str, Any]], go: threading.Event, path: str) -> Any:
+    """The answer of ``path`` while ``jobs`` wait for ``go``, and the answers of these."""
+    transport = httpx.ASGITransport(app)
+    base = "http://localhost"
+    async with httpx.AsyncClient(transport=transport, base_url=base, timeout=60) as client:
+        waiting = [asyncio.create_task(client.post("/search", **job)) for job in jobs]
+        await asyncio.sleep(0.2)
+        answer = await client.get(path)
+        assert not any(job.done() for job in waiting)
+        go.set()
+        return answer, await asyncio.gather(*waiting)
+
+
+def test_large_bodies_are_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowhash.serve import bodies
+
+    go = threading.Event()
+    parsed = bodies.parsed
+    monkeypatch.setattr(bodies, "parsed", lambda body: go.wait(60) and parsed(body))
+    app = create_app(small_table())
+    large = {
+        "content": json.dumps(GOOD) + " " * bodies.LARGE,
+        "headers": {"Content-Type": "application/json"},
+    }
+    health, answers = finished(meanwhile(app, [large], go, "/health"))
+    assert health.status_code == answers[0].status_code == 200
+
+
+def test_images_do_not_hold_up_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowhash.serve import queries
+    from tests.encoder.encoders import items_of, make
+
+    go = threading.Event()
+    decode = queries.decode
+    monkeypatch.setattr(queries, "decode", lambda *given: go.wait(60) and decode(*given))
+    encoder = make("residual")
+    table = encoder.create_table()
+    images = items_of("residual", 20)
+    encoder.add(table, images)
+    app = create_app(table, encoder)
+    jobs = [{"files": {"image": image_file(images[0])}}] * 9
+    items, answers = finished(meanwhile(app, jobs, go, "/items"))
+    assert items.status_code == 200
+    assert [answer.status_code for answer in answers] == [200] * 9
+
+
+def test_all_images_of_a_request_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowhash.serve import adding
+    from tests.encoder.encoders import items_of, make
+
+    decode = adding.decode_and_keep
+
+    def slow(*given: Any) -> Any:
+        time.sleep(0.3)
+        return decode(*given)
+
+    monkeypatch.setattr(adding, "decode_and_keep", slow)
+    encoder = make("residual")
+    app = create_app(encoder.create_table(), encoder, ServeOptions(timeout=1))
+    content = image_file(items_of("residual", 1)[0])
+    answer = ask(app, "POST", "/items", files=[("image", content)] * 5)
+    assert "1 s" in message_of(answer, 504)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +242,7 @@ def test_a_large_chunked_body_ends_a_real_connection(servers: Servers) -> None:
         (b'{"embedding": [1e999, 1, 1, 1], "buckets": [1, 2]}', "infinity"),
         (b'{"id": "\xff"}', "UTF-8"),
         (b'{"id": "\\ud800"}', "surrogate"),
-        (b"[" * 100_000, "depth"),
+        (b"[" * 90_000, "depth"),
         (b'{"id":' * 5000 + b"1" + b"}" * 5000, "depth"),
     ],
 )
@@ -143,9 +274,12 @@ def test_what_is_no_json_is_refused(servers: Servers, content: bytes, reason: st
         ({**GOOD, "at_least": 2**40}, "at_least"),
         ({**GOOD, "payloads": 1}, "payloads is 1"),
         ({**GOOD, "where": [1]}, "where is not known"),
-        ({**GOOD, "buckets": []}, "buckets"),
         ({**GOOD, "buckets": [1]}, "2 buckets are to be opened, but 1 are known"),
         ({**GOOD, "buckets": [1, BUCKETS]}, "from 0 to 10"),
+        ({**GOOD, "buckets": [1, 2, BUCKETS], "probe": 1}, "from 0 to 10"),
+        ({**GOOD, "buckets": [1, 2, 1], "probe": 1}, "different"),
+        ({**GOOD, "buckets": [*range(BUCKETS), 1]}, "12 buckets came; the table has 11"),
+        ({**GOOD, **{f"x{number}": 1 for number in range(40)}}, "the body has 42 names"),
         ({**GOOD, "buckets": [1, -1]}, "buckets.1 is -1"),
         ({**GOOD, "buckets": [1, 2.0]}, "buckets.1 is 2.0"),
         ({**GOOD, "buckets": [1, 10**30]}, "buckets.1"),
@@ -156,11 +290,14 @@ def test_what_is_no_json_is_refused(servers: Servers, content: bytes, reason: st
         ({**GOOD, "embedding": [1, 2, 3, 1e39]}, "embedding.3 is 1e+39"),
         ({**GOOD, "embedding": "1234"}, "embedding is '1234'"),
         ({"embedding": [1, 2, 3, 4]}, "buckets is missing"),
-        ({"id": None}, "id"),
-        ({"id": 1.5}, "id"),
-        ({"id": True}, "id"),
-        ({"id": 10**30}, "id"),
-        ({"id": ["x"]}, "id"),
+        ({**GOOD, "buckets": []}, "buckets is []; it should have at least 1 item, not 0"),
+        ({"id": None}, "id is None; this table has strings as ids"),
+        ({"id": 1.5}, "id is 1.5; this"),
+        ({"id": True}, "id is True; this"),
+        ({"id": 10**30}, "id is 1e+30; this"),
+        ({"id": ["x"]}, "id is ['x']; this"),
+        ({"id": nested(500)}, "deep"),
+        ({"id": nested(30)}, "id is [[["),
     ],
 )
 def test_wrong_values_are_named(servers: Servers, body: Any, reason: str) -> None:
@@ -315,11 +452,18 @@ def test_other_paths_and_methods_are_json_too(servers: Servers) -> None:
         "/page/%2e%2e%2frunning.py",
     ):
         message_of(request("GET", path), 404, "not_found")
-    for method, path in (("GET", "/search"), ("PUT", "/items"), ("POST", "/health"),
-                         ("DELETE", "/items"), ("TRACE", "/stats"), ("PATCH", "/")):  # fmt: skip
+    for method, path, allowed in (
+        ("GET", "/search", "POST"),
+        ("PUT", "/items", "GET, HEAD, POST"),
+        ("PUT", "/items/1", "DELETE, GET, HEAD"),
+        ("POST", "/health", "GET, HEAD"),
+        ("DELETE", "/items", "GET, HEAD, POST"),
+        ("TRACE", "/stats", "GET, HEAD"),
+        ("PATCH", "/", "GET, HEAD"),
+    ):
         answer = request(method, path)
         message_of(answer, 405, "method_not_allowed")
-        assert answer.headers["allow"]
+        assert answer.headers["allow"] == allowed
     answer = request("HEAD", "/health")
     assert (answer.status_code, answer.content) == (200, b"")
 
@@ -344,8 +488,6 @@ def test_slow_bodies_are_given_up() -> None:
 
 
 def test_slow_searches_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     app = create_app(small_table(), options=ServeOptions(timeout=0.2))
     table = app.state.service.table
     go = threading.Event()
@@ -361,8 +503,6 @@ def test_slow_searches_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_write_that_waits_too_long_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     app = create_app(small_table(), options=ServeOptions(timeout=0.3))
     table = app.state.service.table
     go = threading.Event()
@@ -387,8 +527,6 @@ def test_a_write_that_waits_too_long_changes_nothing(monkeypatch: pytest.MonkeyP
 
 
 def test_too_many_requests_at_once_are_sent_away() -> None:
-    import threading
-
     app = create_app(small_table(), options=ServeOptions(max_waiting=3, timeout=60))
     table = app.state.service.table
     go = threading.Event()

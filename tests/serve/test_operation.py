@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -28,6 +29,7 @@ from tests.serve.servers import (
     DIM,
     ITEMS,
     PATIENCE,
+    finished,
     make_strings,
     message_of,
     payload_of,
@@ -86,7 +88,8 @@ def test_buckets_are_counted(servers: Servers) -> None:
         assert found["purity"] == pytest.approx(max(counts.values()) / len(labels))
         assert len({item["id"] for item in found["items"]}) == 7
         assert all(bucket in item["buckets"] for item in found["items"])
-    for wrong, status in ((BUCKETS, 404), (-1, 404), ("x", 422), (10**30, 404), ("1.5", 422)):
+    for wrong, status in ((BUCKETS, 404), (-1, 422), ("x", 422), (10**30, 404), ("1.5", 422),
+                          ("+1", 422), ("%201", 422), ("1_0", 422), ("٣", 422)):  # fmt: skip
         message_of(servers.strings.client.get(f"/buckets/{wrong}"), status)
 
 
@@ -125,6 +128,7 @@ def test_metrics_count(servers: Servers) -> None:
     scanned = 0
     for _ in range(3):
         scanned += servers.strings.search(**GOOD)["answers"][0]["scanned"]
+    scanned += servers.strings.search(**GOOD, compare=True)["answers"][0]["scanned"]
     servers.strings.client.post("/search", json={})
     servers.strings.client.get("/items/some/nobody")
     servers.strings.client.get("/nothing/at/all")
@@ -134,13 +138,13 @@ def test_metrics_count(servers: Servers) -> None:
     def gained(name: str) -> float:
         return after[name] - before.get(name, 0)
 
-    assert gained(requests("/search", 200)) == 3
+    assert gained(requests("/search", 200)) == 4
     assert gained(requests("/search", 422)) == 1
     assert gained(requests("/items/{id}", 404, "GET")) == 1
     assert gained(requests("other", 404, "GET")) == 1
-    assert gained("flowhash_search_batch_rows_sum{}") == 3
+    assert gained("flowhash_search_batch_rows_sum{}") == 4
     assert gained("flowhash_scanned_items_total{}") == scanned
-    assert gained('flowhash_request_seconds_count{"route": "/search"}') == 4
+    assert gained('flowhash_request_seconds_count{"route": "/search"}') == 5
     assert after["flowhash_items{}"] == ITEMS
     assert after["process_resident_memory_bytes{}"] > 1 << 20
     assert after["flowhash_requests_running{}"] == 1  # the one that asks
@@ -171,8 +175,7 @@ def test_the_document_describes_every_route(servers: Servers) -> None:
 
 def test_the_examples_are_true() -> None:
     from flowhash.serve import examples, replies
-    from flowhash.serve.queries import read_search
-    from flowhash.serve.requests import NewEmbedding, NewItems, NewVector
+    from flowhash.serve.requests import SEARCHES, NewEmbedding, NewItems, NewVector
 
     models = {
         "search": replies.Found, "sample_items": replies.Sample, "add_items": replies.Added,
@@ -182,7 +185,8 @@ def test_the_examples_are_true() -> None:
     for key, answer in examples.ANSWERS.items():
         models[examples.NAMES[key]].model_validate(answer, strict=True)
     for shown in examples.SEARCHES.values():
-        read_search(shown["value"])
+        (name,) = SEARCHES.keys() & shown["value"].keys()
+        SEARCHES[name].model_validate(shown["value"])
     for shown in examples.ITEMS.values():
         for item in NewItems.model_validate(shown["value"]).items:
             (NewVector if "vector" in item else NewEmbedding).model_validate(item)
@@ -309,3 +313,31 @@ def test_it_runs_in_a_thread_of_another_program() -> None:
     thread.join()
     assert app.state.service.closing
     assert app.state.service.table.dim == DIM
+
+
+def test_a_reader_goes_on_whatever_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flowhash.serve import service as module
+
+    monkeypatch.setattr(module, "REFRESH", 0.01)
+    service = create_app(HashTable.create(buckets=4, dim=2)).state.service
+    looks: list[bool] = []
+
+    def refresh() -> None:
+        looks.append(service.broken)
+        if len(looks) < 3:
+            raise ValueError("a fault nobody thought of")
+
+    monkeypatch.setattr(service.table, "refresh", refresh)
+
+    async def watched() -> None:
+        task = asyncio.create_task(service.keep_fresh())
+        while len(looks) < 5:
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    finished(watched())
+    assert looks[:5] == [False, True, True, False, False]
+    assert caplog.text.count("the table cannot be read anew") == 1

@@ -354,6 +354,21 @@ def test_what_cannot_be_shown_is_said(opened) -> None:
     page = watched.page
     page.goto(f"{watched.site.url}#buckets?bucket=1234")
     watched.until("document.getElementById('alert').textContent.includes('1234')")
+    for fragment, word in (
+        ("search?id=3&top=1e9", "“top” in the link is “1e9”"),
+        ("search?id=3&probe=x", "“probe” in the link is “x”"),
+        ("search?vector=1,x", "“x” is not a number"),
+        ("buckets?bucket=1.5", "no bucket 1.5"),
+        ("buckets?bucket=", "no bucket"),
+    ):
+        page.goto(f"{watched.site.url}#{fragment}")
+        watched.until(f"document.getElementById('alert').textContent.includes('{word}')")
+    for name in ("toString", "constructor", "__proto__"):
+        page.goto(f"{watched.site.url}#{name}")
+        watched.until("document.title.startsWith('Search')")
+        assert page.locator("#search").is_visible()
+        page.goto(f"{watched.site.url}#add")
+        page.wait_for_selector("#add:not([hidden])")
     page.context.set_offline(True)
     page.goto(f"{watched.site.url}#search?id=3")
     watched.until("document.getElementById('alert').textContent.includes('not answer')")

@@ -12,7 +12,8 @@ from flowhash.bars import tracked
 from flowhash.cli.fit import described
 from flowhash.cli.opening import in_our_words, opened
 from flowhash.cli.reply import Reply, count
-from flowhash.data import ImageFolder, LabelledItems, Splits, open_data
+from flowhash.data import NAMED, ImageFolder, LabelledItems, Splits, open_data
+from flowhash.data.folder import find_images
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError
 from flowhash.extras import require
 
@@ -52,22 +53,33 @@ def info(source: str, opening: dict[str, Any], reply: Reply) -> None:
 
 def check(source: str, opening: dict[str, Any], reply: Reply) -> None:
     """Read everything; name what is wrong, and exit with 1 if anything is."""
-    try:
-        splits = _opened(source, opening)
-    except InputError as error:
-        if not Path(source).expanduser().is_file():
-            raise
-        faults = [str(error)]  # it is there, but holds what cannot be used
-        reply.result({"source": source, "items": None, "faults": faults}, *faults)
-        raise typer.Exit(1) from error
-    parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
-    faults = [fault for part in parts for fault in _faults(part)]
-    items = sum(len(part) for part in parts)
-    facts = {"source": splits.train.source, "items": items, "faults": faults}
+    items, faults = _read(source, opening)
+    facts = {"source": source, "items": items, "faults": faults}
     if faults:
         reply.result(facts, *faults, f"{source}: {count(len(faults), 'fault')}")
         raise typer.Exit(1)
     reply.result(facts, f"{source}: {count(items, 'item')}, all of them readable")
+
+
+def _read(source: str, opening: dict[str, Any]) -> tuple[int, list[str]]:
+    """How many items there are, and what is wrong with some of them."""
+    path = Path(source).expanduser()
+    faults: list[str] = []
+    if source not in NAMED and path.is_dir():  # every image first: opening stops at the first fault
+        images = find_images(path, ignore_other=True)
+        faults = ImageFolder(images, (32, 32)).verify()
+        if faults:
+            return len(images), faults
+    try:
+        splits = _opened(source, opening)
+    except InputError as error:
+        if source in NAMED or not path.exists():
+            raise
+        return 0, [str(error)]  # it is there, but holds what cannot be used
+    parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
+    if not path.is_dir():
+        faults = [fault for part in parts for fault in _faults(part)]
+    return sum(len(part) for part in parts), faults
 
 
 def download(data: str, folder: Path, reply: Reply) -> None:
@@ -91,11 +103,6 @@ def _opened(source: str, opening: dict[str, Any]) -> Splits:
 
 
 def _faults(part: LabelledItems) -> list[str]:
-    store: Any = getattr(part.items, "items", part.items)
-    if isinstance(store, ImageFolder):
-        positions = getattr(part.items, "positions", np.arange(len(store)))
-        chosen = ImageFolder([store.paths[place] for place in positions.tolist()], store.size)
-        return chosen.verify()
     faults = []
     starts = range(0, len(part), CHUNK)
     for start in tracked(starts, f"read {part.source}", len(starts)):

@@ -88,7 +88,7 @@ def _answer(found: Learned, seconds: float, reply: Reply) -> None:
     }  # fmt: skip
     reply.result(
         facts,
-        f"\nLearned, compared and indexed in {seconds:.0f} s; run again, it finds what is done.",
+        f"\nLearned, compared and indexed, all in {seconds:.0f} s (what was done before is kept).",
         f"The report, to open in a browser:  {found.report}",
         f"The search page, over {count(found.items, 'item')}:  {page}",
     )

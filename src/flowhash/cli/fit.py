@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import typer
 
 from flowhash.cli.config import save_settings
@@ -30,6 +31,7 @@ class Choices:
     rank: str | None
     flip: bool
     seed: int
+    steps: int | None = None
 
 
 def fit(
@@ -52,6 +54,7 @@ def fit(
         writable(folder)
     with processes.in_turn():  # one downloads and converts, the others find it done
         splits = opened(data, opening)
+    _refuse_single_items(splits)
     settings = _settings(splits, choices)
     if processes.first:
         for line in described(splits, settings):
@@ -81,6 +84,19 @@ def _save(context: typer.Context, folder: Path, data: str, settings: Any) -> Non
     save_settings(
         context, folder / "fit.toml", data=located(data), out=folder, buckets=buckets, **chosen
     )
+
+
+def _refuse_single_items(splits: Splits) -> None:
+    """A class of one item has no pair to learn from; say which, by their names."""
+    sizes = np.bincount(splits.train.labels, minlength=splits.train.classes)
+    single = [splits.train.class_names[label] for label in np.flatnonzero(sizes == 1)]
+    if single:
+        shown = ", ".join(single[:5]) + (" …" if len(single) > 5 else "")
+        raise InputError(
+            f"{splits.train.source} has classes with a single item to learn from: {shown} "
+            f"({len(single)} in all); training takes two or more of each. Add items to them, or "
+            "leave them out"
+        )
 
 
 def _answer(reply: Reply, folder: Path, encoder: Any, finished: bool) -> None:
@@ -132,6 +148,11 @@ def _settings(splits: Splits, choices: Choices) -> Any:
         for name in ("active", "penalty", "rank", "seed")
         if getattr(choices, name) is not None
     }
+    if choices.steps is not None:
+        for name in ("base", "hash"):
+            stage = getattr(settings, name)
+            if stage is not None:
+                changes[name] = dataclasses.replace(stage, steps=choices.steps)
     if settings.augment is not None and not choices.flip:
         changes["augment"] = {**settings.augment, "flip": False}
     return dataclasses.replace(settings, **changes)

@@ -32,6 +32,7 @@ def index(
     out: Path,
     choices: TableChoices,
     replace: bool,
+    again: bool,
     batch: int,
     device: str,
     reply: Reply,
@@ -48,6 +49,11 @@ def index(
         before = len(table)
         words = [str(_place(source)), split, repr(sorted(opening.items(), key=str))]
         work = Indexing(table, encoder, collection, words, choices.pictures)
+        if again:
+            work.begin_anew()
+        elif work.finished:
+            _was_there(reply, source, out, table)
+            return
         if not replace:
             _refuse_other_source(table, collection, source, out)
         save_settings(
@@ -65,6 +71,15 @@ def index(
             sys.exit(130)
         replaced = before + added - len(table)
         _answer(reply, out, table, added, replaced, time.monotonic() - began)
+
+
+def _was_there(reply: Reply, source: str, out: Path, table: HashTable) -> None:
+    facts = {"table": out, "added": 0, "replaced": 0, "items": len(table), "seconds": 0.0}
+    reply.result(
+        facts,
+        f"{out}: {source} was indexed before, nothing was added; the table has "
+        f"{count(len(table), 'item')}. To add it once more, under new numbers, give --again",
+    )
 
 
 def _answer(

@@ -96,9 +96,13 @@ class Indexing:
         self.pictures = pictures
         # One for each collection: others may be indexed between two attempts at this one.
         self.journal = table.path / f"index-{_digest(collection, source)}.json"
-        self.done, self.first = 0, table.next_id
+        self.done, self.first, self.finished = 0, table.next_id, False
         if self.journal.exists():
             self._go_on()
+
+    def begin_anew(self) -> None:
+        """Forget what was done: all items are added, under new numbers."""
+        self.done, self.first, self.finished = 0, self.table.next_id, False
 
     def run(self, batch: int, device: str, reply: Reply) -> int:
         """Add what is left; how many items that was."""
@@ -110,7 +114,9 @@ class Indexing:
         for part in shown(parts, "index", total - start, not reply.quiet):
             self.done += len(part)
             self._note()
-        self.journal.unlink()
+        # Kept: the same rows, added again, would be in the table twice, under other numbers.
+        self.finished = True
+        self._note()
         return total - start
 
     def _go_on(self) -> None:
@@ -120,9 +126,13 @@ class Indexing:
             done, self.first = int(record["done"]), int(record["first"])
             if not 0 <= done <= len(self.collection):
                 return
-            self.done = done
-            if self.table.id_kind == "string":
-                return  # an item that is added twice replaces itself
+            self.done, self.finished = done, bool(record.get("finished"))
+            if self.table.id_kind == "string":  # an item that is added twice replaces itself
+                self.done = 0 if self.finished else done
+                self.finished = False
+                return
+            if self.finished:
+                return
             while self.done < len(self.collection) and self._is_stored(self.done):
                 self.done += 1
             if self.table.next_id > self.first + self.done:  # somebody else has added meanwhile
@@ -136,7 +146,7 @@ class Indexing:
         return (payload or {}).get(NAME) == self.collection.names[place]
 
     def _note(self) -> None:
-        record = {"done": self.done, "first": self.first, "items": len(self.collection)}
+        record = {"done": self.done, "first": self.first, "finished": self.finished}
         replace_file(self.journal, json.dumps(record).encode())
 
     def _parts(self, start: int, batch: int, device: str) -> Iterator[Any]:
@@ -163,4 +173,7 @@ def _digest(collection: Collection, source: Sequence[str]) -> str:
     if collection.files:
         for name in collection.names:
             digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    elif Path(collection.source).is_file():  # written anew, it is another one
+        status = Path(collection.source).stat()
+        digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
     return digest.hexdigest()[:16]

@@ -45,6 +45,12 @@ def opened(source: str, options: dict[str, Any]) -> Splits:
 def in_our_words(message: str) -> str:
     """A message of the library, with options instead of arguments."""
     message = re.sub(r'open_data\("\w+", folder=\.\.\.\)', "--folder FOLDER", message)
+    message = re.sub(
+        r"got an unexpected keyword argument '(\w+)'",
+        lambda found: f"--{found[1].replace('_', '-')} is not for it",
+        message,
+    )
+    message = message.replace("missing a required argument: 'folder'", "--folder is missing")
     for words, option in OPTIONS.items():
         message = message.replace(words, option)
     return message

@@ -46,7 +46,8 @@ Embedding = Annotated[
 ]
 Label = Annotated[str | None, typer.Option(help="The array or column of labels in it.")]
 Size = Annotated[
-    int | None, typer.Option(help="Height and width that images in a folder get; 32 unless told.")
+    int | None,
+    typer.Option(min=1, help="Height and width that images in a folder get; 32 unless told."),
 ]
 IgnoreOther = Annotated[
     bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")

@@ -59,9 +59,9 @@ def reproduce(
     # A wrong name is found before the data is opened.
     experiment = make_plan(plan.data, plan.loss, plan.preset).experiment
     place = out / "results" if results is None else results
-    splits = opened(plan.data, opening)
     writable(out)
     writable(place)
+    splits = opened(plan.data, opening)
     save_settings(context, out / "reproduce.toml", results=place)
     try:
         outcome = reproduce(

@@ -114,10 +114,11 @@ def _stored(table: HashTable, text: str, asked: Asked) -> Query:
             raise InputError(
                 f"{STORED}{text} is no whole number, but the ids of this table are"
             ) from None
-    if asked.probe is not None and asked.probe > table.active:
+    if asked.at_least is not None or (asked.probe or 0) > table.active:
         raise InputError(
-            f"--probe is {asked.probe}, but of a stored item the {table.active} buckets that it is "
-            "in are known, not an order of all; leave --probe out, or give the item itself"
+            f"--probe and --at-least open further buckets, but of a stored item only the "
+            f"{table.active} that it is in are known, not an order of all; leave them out, or give "
+            "the item itself"
         )
     try:
         found = table[item]
@@ -134,7 +135,8 @@ def _encoded(encoder: Any, table: HashTable, text: str, device: str) -> Iterator
     path = Path(text).expanduser()
     suffix = path.suffix.lower()
     if not path.is_file():
-        raise InputError(f"{text} is not there; give an image, an .npy or .npz file, or id:ID")
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
     names = [text]
     if suffix in SUFFIXES and encoder.preprocessing.kind == "images":
         items: Any = [path]
@@ -144,7 +146,9 @@ def _encoded(encoder: Any, table: HashTable, text: str, device: str) -> Iterator
         items, _ = any_arrays(path, None, None, None)
         names = [f"{text} row {row}" for row in range(len(items))]
     else:
-        raise InputError(f"{text} is no query for an encoder of {encoder.preprocessing.kind}")
+        kind = encoder.preprocessing.kind
+        expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
+        raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
     made = encoder.encode(items, device=device)
     for name, order, embedding in zip(
         names, made.ordered_buckets(None), made.embeddings, strict=True
@@ -159,14 +163,13 @@ def _dimensions(encoder: Any) -> int:
 
 def _answer(table: HashTable, query: Query, asked: Asked) -> dict[str, Any]:
     extra = query.stored is not None  # it finds itself first, and is left out
-    at_least = None if asked.at_least is None else asked.at_least + extra
     began = time.perf_counter()
     hits = table.search(
         query.order[None], query.embedding[None], asked.top + extra,
-        probe=asked.probe, at_least=at_least, payloads=True,
+        probe=asked.probe, at_least=asked.at_least, payloads=True,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    (count,) = opened_counts(table, query.order[None], asked.probe or table.active, at_least)
+    (count,) = opened_counts(table, query.order[None], asked.probe or table.active, asked.at_least)
     return {
         "query": query.name,
         "opened": query.order[:count].tolist(),

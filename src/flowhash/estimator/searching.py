@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,12 @@ class SearchMixin:
         check_is_fitted(self)
         ids = self.kneighbors(X, return_distance=False)
         wanted = self._known(read_labels(self, y, len(ids)))
+        if unseen := int((wanted < 0).sum()):
+            warnings.warn(
+                f"{unseen} of {len(wanted)} queries have a class that fit did not see, and count "
+                "as wrong; give stratified, shuffled folds to a cross-validation",
+                stacklevel=2,
+            )
         same = self._numbers[ids] == wanted[:, None]
         return float((same & (wanted >= 0)[:, None]).mean())
 

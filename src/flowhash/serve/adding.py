@@ -14,12 +14,14 @@ from starlette.requests import Request
 
 from flowhash.data.thumbnails import LABEL, NAME, PICTURE, picture_of
 from flowhash.serve import bodies
-from flowhash.serve.pictures import decode
+from flowhash.serve.asking import check_batch
+from flowhash.serve.pictures import decode_and_keep
 from flowhash.serve.problems import ProblemError
-from flowhash.serve.queries import check_batch, encodable, image_size, numbers
+from flowhash.serve.queries import encodable, image_size, numbers
 from flowhash.serve.requests import NewEmbedding, NewItem, NewItems, NewVector
 from flowhash.serve.service import Service
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
@@ -48,10 +50,24 @@ async def read_batch(service: Service, request: Request) -> Batch:
     """
     if bodies.kind_of(request) == bodies.FORM:
         return await _images(service, request)
-    value = await bodies.read_json(request, service.options.timeout)
-    given = bodies.checked(NewItems, value).items
-    check_batch(service, len(given), "items")
-    return await service.read(_vectors, service, given)
+    body = await bodies.read_whole(request, service.options.timeout)
+    return await service.read(lambda: _vectors(service, read_items(service, bodies.parsed(body))))
+
+
+def read_items(service: Service, value: Any) -> list[dict[str, Any]]:
+    """The items of a body; how many there are is looked at before what they are.
+
+    Raises:
+        ProblemError: 422 for too many, or where there are none.
+    """
+    if isinstance(value, dict):
+        bodies.check_keys(value, "the body")
+        if isinstance(value.get("items"), list):
+            check_batch(service, len(value["items"]), "items")
+    items = bodies.checked(NewItems, value).items
+    for place, item in enumerate(items):
+        bodies.check_keys(item, f"items.{place}")
+    return items
 
 
 def add(service: Service, batch: Batch) -> dict[str, Any]:
@@ -136,6 +152,12 @@ def ids_of(service: Service, given: list[int | str | None]) -> list[int | str] |
                 f"items.{place}.id is {item!r:.80}; this table has {words} as ids. Give "
                 "every item one, or none",
             )
+        if isinstance(item, str) and CONTROL.search(item):
+            raise ProblemError(
+                422,
+                f"items.{place}.id is {item!r:.80}; control characters, such as line breaks, "
+                "cannot stand in the path of an item. Leave them out",
+            )
     return [item for item in given if item is not None]
 
 
@@ -150,11 +172,11 @@ async def _images(service: Service, request: Request) -> Batch:
     ids = _form_ids(service, _spread(texts.get("id", []), len(files), "id", alone=False))
     labels = _spread(texts.get("label", []), len(files), "label")
     names = _spread(texts.get("name", []), len(files), "name", alone=False)
-    images, payloads = [], []
+    images, payloads, deadline = [], [], service.deadline()
     for (filename, content), label, name in zip(contents, labels, names, strict=True):
         shown = name or _file_name(filename)
-        image, small = await service.read(
-            decode, content, size, options.max_pixels, shown or "the image"
+        image, small = await service.decode(
+            deadline, decode_and_keep, content, size, options.max_pixels, shown or "the image"
         )
         kept = {LABEL: label, NAME: shown, PICTURE: small}
         images.append(image)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -109,7 +110,22 @@ async def _http_problem(request: Request, error: Exception) -> Response:
     }
     message = messages.get(error.status_code, str(error.detail))
     code = CODES.get(error.status_code)
-    return ProblemError(error.status_code, message, code, error.headers).response()
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(_methods(request))
+    return ProblemError(error.status_code, message, code, headers).response()
+
+
+def _methods(request: Request) -> list[str]:
+    """What is possible at a path; the framework names the methods of its first route only."""
+    path = request.scope["path"]
+    found = {
+        method
+        for route in request.app.routes
+        if isinstance(route, APIRoute) and route.path_regex.match(path)
+        for method in route.methods or ()
+    }
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 async def _wrong_parameter(request: Request, error: Exception) -> Response:

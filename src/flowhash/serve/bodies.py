@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
@@ -16,7 +17,11 @@ from flowhash.serve.problems import ProblemError, mistake
 
 JSON, FORM = "application/json", "multipart/form-data"
 FIELDS = 64  # of a form at the most, beside files
-DEPTH = 32  # of nested JSON at the most
+DEPTH = 32  # of nested JSON in a payload at the most
+BODY_DEPTH = DEPTH + 4  # of a body, which has its payloads in a list of items
+PARTS = 100_000  # lists and objects of a body at the most; millions hold up the whole process
+KEYS = 32  # of an object at the most, where the names are ours
+LARGE = 1 << 16  # bytes; what is larger is read in a thread, while others are answered
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -36,22 +41,48 @@ def kind_of(request: Request) -> str:
     raise ProblemError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
 
 
-async def read_json(request: Request, timeout: float) -> Any:
-    """The body as JSON.
+async def read_whole(request: Request, timeout: float) -> bytes:
+    """The body as it came.
 
     Raises:
-        ProblemError: 400 if it is none, 408 if it does not come, 413 if it is too large.
+        ProblemError: 408 if it does not come, 413 if it is too large.
     """
     with Arriving(timeout):
-        body = await _whole(request)
+        return await _whole(request)
+
+
+def parsed(body: bytes) -> Any:
+    """A body as JSON.
+
+    Raises:
+        ProblemError: 400 if it is none, 422 if it has too many parts, or is nested too deep.
+    """
+    parts = body.count(b"[") + body.count(b"{")  # also those in texts, but quick
+    if parts > PARTS and _parts(body) > PARTS:
+        raise ProblemError(
+            422, f"the body has more than {PARTS} lists and objects; send less at once", "too_many"
+        )
     try:
-        return orjson.loads(body)
+        value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ProblemError(
             400,
             f"the body is no JSON: {error}. Numbers are finite (no NaN or Infinity), text is UTF-8",
             "bad_json",
         ) from error
+    if parts > BODY_DEPTH and too_deep(value, BODY_DEPTH):
+        raise ProblemError(
+            422, f"the body is nested more than {BODY_DEPTH} deep; make it flatter", "too_deep"
+        )
+    return value
+
+
+def _parts(body: bytes) -> int:
+    """How many lists and objects a body has, without the brackets in its texts."""
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quote begins or ends one
+    signs = np.frombuffer(plain, np.uint8)
+    outside = ~np.logical_xor.accumulate(signs == ord('"'))
+    return int(np.count_nonzero(((signs == ord("[")) | (signs == ord("{"))) & outside))
 
 
 async def _whole(request: Request) -> bytes:
@@ -64,6 +95,18 @@ async def _whole(request: Request) -> bytes:
     async for piece in request.stream():
         pieces.append(piece)  # noqa: PERF401
     return b"".join(pieces)
+
+
+def check_keys(value: dict[str, Any], name: str) -> None:
+    """Refuse an object with more names than any of ours has, before each is looked at.
+
+    Raises:
+        ProblemError: 422.
+    """
+    if len(value) > KEYS:
+        raise ProblemError(
+            422, f"{name} has {len(value)} names; expected at most {KEYS}, see /openapi.json"
+        )
 
 
 def checked(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) -> Model:
@@ -163,8 +206,12 @@ def files_of(found: FormData, name: str) -> list[UploadFile]:
 
 def too_deep(value: Any, left: int = DEPTH) -> bool:
     """Whether lists and dicts are nested deeper than what every reader of JSON can follow."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, list):
-        return False
-    return left == 0 or any(too_deep(entry, left - 1) for entry in value)
+    level = [value] if isinstance(value, list | dict) else []
+    for _ in range(left):
+        level = [
+            entry
+            for outer in level
+            for entry in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(entry, list | dict)
+        ]
+    return bool(level)

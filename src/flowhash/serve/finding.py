@@ -31,6 +31,7 @@ class Query:
         payloads: whether to show what is stored with the hits.
         without: an id that is not to be among the hits.
         picture: the address of the query's own picture.
+        compare: with what opening every bucket finds.
     """
 
     rows: NDArray[Any]
@@ -41,13 +42,16 @@ class Query:
     payloads: bool
     without: int | str | None = None
     picture: str | None = None
+    compare: bool = False
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def group(self) -> Hashable:
-        """Queries that one call of ``HashTable.search`` can answer."""
+        """Queries that one call of ``HashTable.search`` can answer; what is timed is alone."""
+        if self.compare:
+            return id(self)
         width = None if self.order is None else self.order.shape[1]
         return (self.wanted, self.probe, self.at_least, self.payloads, width, self.rows.shape[1:])
 

@@ -15,6 +15,7 @@ from flowhash.serve.security import HEADERS, Gate
 
 ALWAYS = ("/health", "/metrics")  # answered however much is to do
 BODIES = 32  # of the largest size, that may be in memory at the same time
+CLOSE = (b"connection", b"close")
 UNKNOWN = "other"  # the route of what has none
 
 
@@ -49,7 +50,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        exchange = Exchange(receive, send, self._options.max_body, self._metrics)
+        exchange = Exchange(scope, receive, send, self._options.max_body, self._metrics)
         metrics = self._metrics
         metrics.running += 1
         try:
@@ -61,8 +62,6 @@ class Guard:
             problem = problem_of(error)
             if exchange.status:  # too late for another answer
                 raise
-            if exchange.unread:
-                problem.headers["Connection"] = "close"  # the rest of the body is not waited for
             await problem.response()(scope, receive, exchange.send)
         finally:
             metrics.running -= 1
@@ -89,7 +88,10 @@ class Guard:
 class Exchange:
     """Counts the bytes of a body while they come, and adds headers to the answer."""
 
-    def __init__(self, receive: Receive, send: Send, most: int, metrics: Metrics) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, most: int, metrics: Metrics
+    ) -> None:
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._most = most
@@ -117,7 +119,17 @@ class Exchange:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), *HEADERS]
+            if self.unread and _announced(self._scope):
+                message["headers"].append(CLOSE)  # the rest of the body is not waited for
         await self._send(message)
+
+
+def _announced(scope: Scope) -> bool:
+    """Whether a body follows the headers."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
+        for name, value in scope["headers"]
+    )
 
 
 def too_large(most: int) -> ProblemError:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,23 +21,44 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 def decode(
     content: bytes, size: tuple[int, int], max_pixels: int, name: str = "the image"
-) -> tuple[NDArray[np.uint8], str]:
-    """An image as the encoder takes it [height, width, 3], and its thumbnail.
+) -> NDArray[np.uint8]:
+    """An image as the encoder takes it [height, width, 3].
 
     The number of pixels is read from the head of the file before anything is decoded.
 
     Raises:
         ProblemError: 413 for more than ``max_pixels``, 415 for other formats, 422 for damage.
     """
+    with _opened(content, size, max_pixels, name) as image:
+        return fit_image(image, size)
+
+
+def decode_and_keep(
+    content: bytes, size: tuple[int, int], max_pixels: int, name: str = "the image"
+) -> tuple[NDArray[np.uint8], str]:
+    """What ``decode`` makes, and a thumbnail to store beside it.
+
+    Raises:
+        ProblemError: as ``decode``.
+    """
+    with _opened(content, size, max_pixels, name) as image:
+        return fit_image(image, size), thumbnail(_small(image))
+
+
+@contextmanager
+def _opened(content: bytes, size: tuple[int, int], max_pixels: int, name: str) -> Iterator[Any]:
     pillow = require("PIL.Image", "learn")
     try:
-        with pillow.open(io.BytesIO(content), formats=FORMATS) as image:
+        with warnings.catch_warnings():  # a large image is refused with words, not with a warning
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+            image = pillow.open(io.BytesIO(content), formats=FORMATS)
+        with image:
             _check_pixels(image.size, max_pixels, name)
             # Just as files are read, so that an image gives the same numbers wherever it is read.
             side = DRAFT * max(size)
             image.draft("RGB", (side, side))
             image.load()
-            return fit_image(image, size), thumbnail(_small(image, pillow))
+            yield image
     except ProblemError:
         raise
     except pillow.DecompressionBombError as error:
@@ -62,7 +86,7 @@ def _check_pixels(size: tuple[int, int], most: int, name: str) -> None:
         )
 
 
-def _small(image: Any, pillow: Any) -> NDArray[np.uint8]:
+def _small(image: Any) -> NDArray[np.uint8]:
     """The whole image, upright, small enough for a thumbnail."""
     width, height = image.size
     operations = require("PIL.ImageOps", "learn")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,24 @@ CODES = {
     503: "unavailable",
     504: "timeout",
 }
+
+
+MEMBERS = ("constrained-int", "constrained-str", "int", "str")  # pydantic's names in a union
+STARTS = ("Input ", "Value error, ", "List ", "String ", "Dictionary ")
+
+
+class _Short(reprlib.Repr):
+    """The beginning of a value: all of a large one would take long, and be cut off anyway."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        return "{…}" if x else "{}"
+
+
+SHORT = _Short()
 
 
 class ProblemError(Exception):
@@ -94,11 +113,17 @@ def problem_of(error: BaseException) -> ProblemError:
 def mistake(errors: Sequence[Mapping[str, Any]], outer: tuple[str | int, ...] = ()) -> ProblemError:
     """What pydantic found wrong at ``outer``, the first of it in words."""
     first = errors[0]
-    place = ".".join(str(part) for part in (*outer, *first["loc"])) or "the body"
+    inner = [part for depth, part in enumerate(first["loc"]) if not depth or part not in MEMBERS]
+    place = ".".join(str(part)[:100] for part in (*outer, *inner)) or "the body"
     more = f" ({len(errors) - 1} more mistakes)" if len(errors) > 1 else ""
     if first["type"] == "missing":
         return ProblemError(422, f"{place} is missing{more}; see /openapi.json")
     if first["type"] == "extra_forbidden":
         return ProblemError(422, f"{place} is not known{more}; leave it out, or see /openapi.json")
-    expected = str(first["msg"]).removeprefix("Input ").removeprefix("Value error, ")
-    return ProblemError(422, f"{place} is {first.get('input')!r:.60}; it {expected}{more}")
+    expected = str(first["msg"]).replace(" after validation", "")
+    for start in STARTS:
+        expected = expected.removeprefix(start)
+    expected = expected[:1].lower() + expected[1:]
+    return ProblemError(
+        422, f"{place} is {SHORT.repr(first.get('input')):.60}; it {expected}{more}"
+    )

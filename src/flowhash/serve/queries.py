@@ -10,12 +10,12 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 
 from flowhash.serve import bodies
+from flowhash.serve.asking import read_search
 from flowhash.serve.faces import picture_address
 from flowhash.serve.finding import Query
 from flowhash.serve.pictures import decode
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.problems import SHORT, ProblemError
 from flowhash.serve.requests import (
-    SEARCHES,
     Asked,
     EmbeddingSearch,
     IdSearch,
@@ -29,48 +29,46 @@ OPTIONS = tuple(Asked.model_fields)
 WORDS = {"true": True, "false": False, "1": True, "0": False, "on": True, "off": False}
 
 
-async def read_query(service: Service, request: Request) -> tuple[Query, bool]:
-    """The query of a request, and whether it is to be compared with exhaustive search.
+async def read_query(service: Service, request: Request) -> Query:
+    """The query of a request.
 
     Raises:
         ProblemError: what is wrong with it.
     """
     if bodies.kind_of(request) == bodies.FORM:
         return await _image_query(service, request)
-    asked = read_search(await bodies.read_json(request, service.options.timeout))
-    if isinstance(asked, VectorSearch):
-        query = _query(service, asked, encodable(service, [asked.vector]), None)
-    elif isinstance(asked, VectorsSearch):
-        check_batch(service, len(asked.vectors), "vectors")
-        query = _query(service, asked, encodable(service, asked.vectors), None)
-    elif isinstance(asked, EmbeddingSearch):
-        rows = numbers([asked.embedding], service.table.dim, "embedding")
-        query = _query(service, asked, rows, np.array([asked.buckets], np.int32))
-    else:
-        assert isinstance(asked, IdSearch)
-        query = await service.read(_stored_query, service, asked)
-    return query, asked.compare
-
-
-def read_search(value: Any) -> Asked:
-    """What is asked, by the one field that says by what.
-
-    Raises:
-        ProblemError: 422 for none of them, more than one, or wrong types.
-    """
-    if not isinstance(value, dict):
-        raise ProblemError(
-            422, f'the body is {_kind(value)}; expected an object, such as {{"id": 17}}'
+    body = await bodies.read_whole(request, service.options.timeout)
+    if len(body) > bodies.LARGE:
+        return await service.read(
+            lambda: _json_query(service, read_search(service, bodies.parsed(body)))
         )
-    given = [name for name in SEARCHES if name in value]
-    if len(given) != 1:
-        came = " and ".join(given) or "none of them"
+    asked = read_search(service, bodies.parsed(body))
+    if isinstance(asked, IdSearch):
+        return await service.read(_json_query, service, asked)
+    return _json_query(service, asked)
+
+
+def _json_query(service: Service, asked: Asked) -> Query:
+    if isinstance(asked, VectorSearch):
+        return _query(service, asked, encodable(service, [asked.vector]), None)
+    if isinstance(asked, VectorsSearch):
+        return _query(service, asked, encodable(service, asked.vectors), None)
+    if isinstance(asked, EmbeddingSearch):
+        rows = numbers([asked.embedding], service.table.dim, "embedding")
+        return _query(service, asked, rows, _order(service, asked.buckets))
+    assert isinstance(asked, IdSearch)
+    return _stored_query(service, asked)
+
+
+def _order(service: Service, buckets: list[int]) -> NDArray[np.int32]:
+    most = service.table.buckets
+    if max(buckets) >= most or len(set(buckets)) < len(buckets):
         raise ProblemError(
             422,
-            f"the body has {came}; expected exactly one of vector, vectors, id, and embedding "
-            "(with buckets)",
+            f"buckets is {SHORT.repr(buckets):.60}; expected different whole numbers from 0 to "
+            f"{most - 1}, best first",
         )
-    return bodies.checked(SEARCHES[given[0]], value)
+    return np.array([buckets], np.int32)
 
 
 def encodable(service: Service, vectors: list[list[float]]) -> NDArray[np.float32]:
@@ -107,19 +105,6 @@ def numbers(vectors: list[list[float]], size: int | None, name: str) -> NDArray[
     return np.array(vectors, np.float32)
 
 
-def check_batch(service: Service, count: int, name: str) -> None:
-    """Refuse more than ``max_batch``.
-
-    Raises:
-        ProblemError: 422.
-    """
-    most = service.options.max_batch
-    if count > most:
-        raise ProblemError(
-            422, f"{count} {name} at once; expected at most {most}. Send parts", "too_many"
-        )
-
-
 def _query(
     service: Service, asked: Asked, rows: NDArray[Any], order: NDArray[np.int32] | None
 ) -> Query:
@@ -141,7 +126,9 @@ def _query(
         )
     if asked.compare and len(rows) > 1:
         raise ProblemError(422, "compare is for one query; send one, or leave it out")
-    return Query(rows, order, asked.top, asked.probe, asked.at_least, asked.payloads)
+    return Query(
+        rows, order, asked.top, asked.probe, asked.at_least, asked.payloads, compare=asked.compare
+    )
 
 
 def _stored_query(service: Service, asked: IdSearch) -> Query:
@@ -163,14 +150,14 @@ def _stored_query(service: Service, asked: IdSearch) -> Query:
     return query
 
 
-async def _image_query(service: Service, request: Request) -> tuple[Query, bool]:
+async def _image_query(service: Service, request: Request) -> Query:
     options = service.options
     size = image_size(service)
     async with bodies.form(request, options.timeout, 1) as found:
         asked = _asked(found)
         content = await bodies.files_of(found, "image")[0].read()
-    image, _ = await service.read(decode, content, size, options.max_pixels)
-    return _query(service, asked, image[None], None), asked.compare
+    image = await service.decode(service.deadline(), decode, content, size, options.max_pixels)
+    return _query(service, asked, image[None], None)
 
 
 def image_size(service: Service) -> tuple[int, int]:
@@ -211,7 +198,3 @@ def no_item(service: Service, item: int | str) -> ProblemError:
     """There is no item with this id."""
     kind = "whole numbers" if service.table.id_kind == "int64" else "strings"
     return ProblemError(404, f"there is no item {item!r:.200}; ids of this table are {kind}")
-
-
-def _kind(value: Any) -> str:
-    return {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")

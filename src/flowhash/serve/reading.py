@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from fastapi import FastAPI, Path, Query
+from pydantic import BeforeValidator
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,9 +26,17 @@ from flowhash.serve.writing import answer
 from flowhash.table import Item
 from flowhash.table.browse import random_items
 
+
+def _digits(text: str) -> str:
+    if re.fullmatch("[0-9]+", text) is None:
+        raise ValueError("should be a whole number from 0, in digits")
+    return text
+
+
 Count = Annotated[int, Query(ge=1, le=1000, description="How many items to draw.")]
 Seed = Annotated[int, Query(ge=0, lt=1 << 32, description="The same seed draws the same items.")]
 ItemId = Annotated[str, Path(description="The item's id; slashes belong to it.")]
+BucketNumber = Annotated[int, BeforeValidator(_digits), Path(ge=0, description="From 0 to d - 1.")]
 PICTURE_POLICY = "default-src 'none'; sandbox"
 
 
@@ -56,10 +66,7 @@ def stored(service: Service, item_id: str) -> Item:
 
 async def found(service: Service, request: Request) -> bytes:
     """The answer to a search, as JSON."""
-    query, compare = await read_query(service, request)
-    if compare:
-        return await service.read(service.searching.compared, query)
-    return await service.search(query)
+    return await service.search(await read_query(service, request))
 
 
 def direct_search(service: Service) -> ASGIApp:
@@ -118,7 +125,7 @@ def _add_buckets(app: FastAPI, service: Service) -> None:
         "/buckets/{bucket}", response_model=replies.Bucket, responses=openapi.errors(404, 422, 504)
     )
     async def bucket(
-        bucket: Annotated[int, Path(description="From 0 to d - 1.")],
+        bucket: BucketNumber,
         count: Count = 24,
         seed: Seed = 0,
     ) -> Response:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+DISTANCE = (
+    "By the table's metric: the squared Euclidean distance, 1 - cosine, or minus the inner product."
+)
 
 
 class Reply(BaseModel):
@@ -30,7 +34,7 @@ class Hit(Reply):
     """One item that was found."""
 
     id: int | str
-    distance: float
+    distance: Annotated[float, Field(description=DISTANCE)]
     label: str | None
     name: str | None
     picture: str | None
@@ -51,7 +55,7 @@ class Ranked(Reply):
     """Ids and distances, nearest first."""
 
     ids: list[int | str]
-    distances: list[float]
+    distances: Annotated[list[float], Field(description=DISTANCE)]
 
 
 class Exhaustive(Reply):

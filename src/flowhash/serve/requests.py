@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, StrictInt, StrictStr
 
 LARGEST = 3.4028234663852886e38  # of float32
 Number32 = Annotated[FiniteFloat, Field(ge=-LARGEST, le=LARGEST)]
+# Lists stop at their first mistake: a million of them, each with its words, would fill the memory.
 Vector = Annotated[
-    list[Number32], Field(min_length=1, max_length=65_536, description="Numbers of float32.")
+    list[Number32],
+    Field(min_length=1, max_length=65_536, description="Numbers of float32."),
+    FailFast(),
 ]
 Bucket = Annotated[int, Field(ge=0, lt=1 << 31)]
 Number = Annotated[StrictInt, Field(ge=-(1 << 63), lt=1 << 63)]
@@ -49,7 +52,7 @@ class VectorSearch(Asked):
 class VectorsSearch(Asked):
     """Search for what is near each of several vectors."""
 
-    vectors: Annotated[list[Vector], Field(min_length=1)]
+    vectors: Annotated[list[Vector], Field(min_length=1), FailFast()]
 
 
 class IdSearch(Asked):
@@ -62,7 +65,7 @@ class EmbeddingSearch(Asked):
     """Search with an embedding and its buckets, best first; needs no encoder."""
 
     embedding: Vector
-    buckets: Annotated[list[Bucket], Field(min_length=1)]
+    buckets: Annotated[list[Bucket], Field(min_length=1), FailFast()]
 
 
 SEARCHES: dict[str, type[Asked]] = {
@@ -81,7 +84,8 @@ class NewItem(BaseModel):
     id: Annotated[
         Number | Annotated[StrictStr, Field(min_length=1, max_length=1024)] | None,
         Field(
-            description="An item that has it already is replaced. Without it the table makes one."
+            description="An item that has it already is replaced. Without it the table makes one. "
+            "Strings have no control characters."
         ),
     ] = None
     label: Annotated[NewText | None, Field(description="Its class.")] = None
@@ -101,7 +105,7 @@ class NewEmbedding(NewItem):
     """An item as its embedding and its k buckets."""
 
     embedding: Vector
-    code: Annotated[list[Bucket], Field(min_length=1)]
+    code: Annotated[list[Bucket], Field(min_length=1), FailFast()]
 
 
 class NewItems(BaseModel):
@@ -109,4 +113,4 @@ class NewItems(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    items: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    items: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import socket
 import threading
@@ -45,6 +46,8 @@ def run(
         StorageError: the table cannot be opened, or another process writes it.
     """
     options = options or ServeOptions()
+    # What is wrong with a client's form is told to the client; it is no news for the operator.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     encoder = _load(encoder_path)
     mode = "r+" if options.may_write else "r"
     with (

@@ -56,14 +56,17 @@ class Searching:
         # One of them cannot be searched, such as a vector of zeros by cosine: each by itself.
         return [answer for query in queries for answer in self.batch([query])]
 
-    def compared(self, query: Query) -> bytes:
+    def _compared(self, query: Query) -> bytes:
         """The answer to one query, beside that of the same kernel with every bucket open."""
         order, embeddings = self._prepared(query)
         found = find(self._table, query, order, embeddings, self._threads, REPEATS)
+        self._metrics.searched(1, int(found.hits.scanned.sum()))
         beside = find_everywhere(self._table, query, embeddings, self._threads)
         return self._written(self._shown(query, found, 0), found.milliseconds, beside)
 
     def _together(self, queries: Sequence[Query]) -> list[bytes]:
+        if queries[0].compare:
+            return [self._compared(query) for query in queries]
         prepared = self._gathered(queries)
         order, embeddings = self._prepared(prepared)
         found = find(self._table, prepared, order, embeddings, self._threads)

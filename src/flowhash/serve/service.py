@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flowhash.encoder import Encoder
     from flowhash.serve.embedding import Embedder
 
-READERS = 4  # threads for what is neither a search nor a write
+READERS = 4  # threads for what is neither a search nor a write nor an image
 REFRESH = 1.0  # seconds
 
 Given = ParamSpec("Given")
@@ -66,6 +66,8 @@ class Service:
             self.searching.batch, options.max_batch, options.timeout, "flowhash-wide"
         )
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
+        # Images have one thread of their own: a small file may take half a second to decode.
+        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="flowhash-decode")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="flowhash-write")
         self._writing = asyncio.Lock()
         self.warm = False
@@ -92,7 +94,7 @@ class Service:
     async def search(self, query: Query) -> bytes:
         """The answer to a query, together with others that came at the same time."""
         encoded = query.order is None and self.takes_images
-        slow = encoded or is_wide(query, self.table)
+        slow = encoded or query.compare or is_wide(query, self.table)
         return await (self._heavy if slow else self._light).ask(query)
 
     async def read(
@@ -103,10 +105,33 @@ class Service:
         Raises:
             ProblemError: 504 when it takes too long.
         """
+        return await self._within(self.deadline(), self._readers, lambda: work(*given, **named))
+
+    async def decode(
+        self,
+        deadline: float,
+        work: Callable[Given, Result],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Result:
+        """Decode an image, after those of others.
+
+        Raises:
+            ProblemError: 504 when it is not done by ``deadline``.
+        """
+        return await self._within(deadline, self._decoder, lambda: work(*given, **named))
+
+    def deadline(self) -> float:
+        """When something that begins now is given up, by the event loop's clock."""
+        return asyncio.get_running_loop().time() + self.options.timeout
+
+    async def _within(
+        self, deadline: float, pool: ThreadPoolExecutor, work: Callable[[], Result]
+    ) -> Result:
         loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._readers, lambda: work(*given, **named))
+        job = loop.run_in_executor(pool, work)
         try:
-            return await asyncio.wait_for(job, self.options.timeout)
+            return await asyncio.wait_for(job, deadline - loop.time())
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise ProblemError(
                 504, f"it took longer than {self.options.timeout:g} s; ask for less, or try again"
@@ -142,9 +167,14 @@ class Service:
             try:
                 await loop.run_in_executor(self._readers, self.table.refresh)
                 self.broken = False
-            except StorageError as error:
+            except Exception as error:  # whatever it is, the next look may succeed
                 if not self.broken:
-                    LOG.error("the table cannot be read anew: %s", error)
+                    known = isinstance(error, StorageError)
+                    LOG.error(
+                        "the table cannot be read anew: %s",
+                        error,
+                        exc_info=None if known else error,
+                    )
                 self.broken = True
 
     def close(self) -> None:
@@ -153,4 +183,5 @@ class Service:
         self._light.close()
         self._heavy.close()
         self._readers.shutdown(wait=True)
+        self._decoder.shutdown(wait=True)
         self._writer.shutdown(wait=True)

@@ -26,9 +26,9 @@ def warm_up(service: Service) -> None:
     for count in (1, 40):  # a few queries and a batch take different kernels
         embeddings = random.normal(size=(count, table.dim)).astype(np.float32)
         order = np.tile(np.arange(table.buckets, dtype=np.int32), (count, 1))
-        for at_least in (None, 1):
-            query = Query(embeddings, order, 10, None, at_least, True)
-            searching.batch([query])
+        for probe, at_least in ((None, None), (None, 1), (table.buckets, None)):
+            searching.batch([Query(embeddings, order, 10, probe, at_least, True)])
+        searching.batch([Query(embeddings[:1], order[:1], 10, None, None, True, compare=True)])
         encoder = None if service.embedder is None else service.embedder.encoder
         if encoder is None:
             continue

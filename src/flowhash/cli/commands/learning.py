@@ -38,8 +38,8 @@ def fit(
         Path | None,
         typer.Option(help="The run's folder, DATA.run if not given; an interrupted run goes on."),
     ] = None,
-    buckets: Annotated[int | None, typer.Option(help="d, how many buckets.")] = None,
-    active: Annotated[int | None, typer.Option(help="k, buckets of each item.")] = None,
+    buckets: Annotated[int | None, typer.Option(min=1, help="d, how many buckets.")] = None,
+    active: Annotated[int | None, typer.Option(min=1, help="k, buckets of each item.")] = None,
     penalty: Annotated[float | None, typer.Option(help="λ, what sharing a bucket costs.")] = None,
     preset: Annotated[
         str | None,
@@ -56,6 +56,9 @@ def fit(
     flip: Annotated[
         bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
     ] = True,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Of each stage, instead of what suits the data.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the training; splits have their own.")] = 0,
     folder: options.Folder = None,
     labels: options.Labels = None,
@@ -76,7 +79,7 @@ def fit(
     """
     from flowhash.cli.fit import Choices, fit
 
-    choices = Choices(preset, buckets, active, penalty, rank, flip, seed)
+    choices = Choices(preset, buckets, active, penalty, rank, flip, seed, steps)
     fit(context, data, opening(context), out, choices, device, Reply(quiet, as_json))
 
 
@@ -118,7 +121,7 @@ def reproduce(
     preset: Annotated[
         str, typer.Option(help="paper, the paper's training, or cpu, for two cores.")
     ] = "cpu",
-    seeds: Annotated[int, typer.Option(help="How many trainings, with seeds 0, 1, …")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="How many trainings, with seeds 0, 1, …")] = 1,
     unseen: Annotated[
         bool, typer.Option(help="Train on four fifths of the classes too, search the others.")
     ] = True,

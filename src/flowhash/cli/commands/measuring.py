@@ -38,7 +38,7 @@ def demo(
         bool, typer.Option(help="Of digits: the solver and the table on plain pixels first.")
     ] = True,
     active: Annotated[
-        int, typer.Option(help="k on plain pixels, 1 to 8.", rich_help_panel="Plain pixels")
+        int, typer.Option(min=1, help="k on plain pixels, 1 to 8.", rich_help_panel="Plain pixels")
     ] = 3,
     penalty: Annotated[
         float,
@@ -61,11 +61,11 @@ def demo(
 
 
 def bench_solver(
-    classes: Annotated[int, typer.Option(help="Classes in a batch.")] = 64,
-    buckets: Annotated[int, typer.Option(help="d.")] = 256,
-    active: Annotated[int, typer.Option(help="k.")] = 1,
+    classes: Annotated[int, typer.Option(min=1, help="Classes in a batch.")] = 64,
+    buckets: Annotated[int, typer.Option(min=1, help="d.")] = 256,
+    active: Annotated[int, typer.Option(min=1, help="k.")] = 1,
     penalty: Annotated[float, typer.Option(help="λ.")] = 0.1,
-    repeats: Annotated[int, typer.Option(help="Problems to solve; medians are shown.")] = 9,
+    repeats: Annotated[int, typer.Option(min=1, help="Problems to solve; medians are shown.")] = 9,
     config: options.Config = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -78,11 +78,11 @@ def bench_solver(
 
 def bench_search(
     table: options.TablePath,
-    top: Annotated[int, typer.Option(help="How many to find.")] = 10,
-    queries: Annotated[int, typer.Option(help="Stored items that are searched for.")] = 2000,
-    repeats: Annotated[int, typer.Option(help="Rounds; medians are shown.")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="How many to find.")] = 10,
+    queries: Annotated[int, typer.Option(min=1, help="Stored items that are searched for.")] = 2000,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 5,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of both sides; all cores if not given.")
+        int | None, typer.Option(min=1, help="Threads of both sides; all cores if not given.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of queries.")] = 0,
     config: options.Config = None,

@@ -49,6 +49,10 @@ def index(
         bool,
         typer.Option("--replace", help="Items of another source may replace those of their name."),
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Add rows that were indexed before, under new numbers."),
+    ] = False,
     pictures: Annotated[
         bool, typer.Option(help="Keep a small picture of each image, for the search page.")
     ] = True,
@@ -65,7 +69,9 @@ def index(
     label: options.Label = None,
     ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
-    batch: Annotated[int, typer.Option(help="Items that are encoded and stored at once.")] = 5000,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Items that are encoded and stored at once.")
+    ] = 5000,
     device: options.Device = "auto",
     config: options.Config = None,
     quiet: options.Quiet = False,
@@ -82,7 +88,8 @@ def index(
     choices = TableChoices(ids, pictures, metric, dtype)
     reply = Reply(quiet, as_json)
     index(
-        context, encoder, items, split, opening(context), out, choices, replace, batch, device,
+        context, encoder, items, split, opening(context), out, choices, replace, again, batch,
+        device,
         reply,
     )  # fmt: skip
 
@@ -97,10 +104,12 @@ def search(
         ),
     ],
     encoder: options.OwnEncoder = None,
-    top: Annotated[int, typer.Option(help="How many to show of each query.")] = 10,
-    probe: Annotated[int | None, typer.Option(help="Buckets to open; k if not given.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many to show of each query.")] = 10,
+    probe: Annotated[
+        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
+    ] = None,
     at_least: Annotated[
-        int | None, typer.Option(help="Open further buckets until so many items are found.")
+        int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
     ] = None,
     device: options.Device = "auto",
     config: options.Config = None,
@@ -139,7 +148,7 @@ def serve(
         list[str] | None,
         typer.Option(help="Another name of this server, such as a proxy's; may be given again."),
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of a search.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a search.")] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=LIMITS)] = 10
     << 20,
     max_batch: Annotated[

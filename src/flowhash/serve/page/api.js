@@ -11,11 +11,20 @@ export class Refusal extends Error {
   }
 }
 
+/** This browser would change the digits of an id, and so name another item. */
+class Inexact extends Error {
+  constructor() {
+    super("The answer has a number that this browser cannot hold exactly. Use a newer browser to see these items.");
+  }
+}
+
 /** Ids may be larger than what a JavaScript number holds: such numbers stay text. */
 function parsed(text) {
   return JSON.parse(text, (_key, value, context) => {
     const exact = typeof value !== "number" || !Number.isInteger(value) || Number.isSafeInteger(value);
-    return exact || !/^-?\d+$/.test(context?.source ?? "") ? value : context.source;
+    if (exact) return value;
+    if (context?.source === undefined) throw new Inexact();
+    return /^-?\d+$/.test(context.source) ? context.source : value;
   });
 }
 
@@ -32,7 +41,8 @@ export async function request(path, options = {}) {
   let content = null;
   try {
     content = parsed(text);
-  } catch {
+  } catch (error) {
+    if (error instanceof Inexact) throw error;
     throw new Refusal(answer.status, `The server answered ${answer.status} with something that is not JSON.`);
   }
   if (answer.ok) return content;

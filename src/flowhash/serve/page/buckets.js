@@ -65,7 +65,8 @@ export async function show(values, first) {
   try {
     if (loads === null) loads = (await busy(request("buckets"))).loads;
     draw();
-    const wanted = values.has("bucket") ? Number(values.get("bucket")) : fullest();
+    const text = values.get("bucket") ?? String(fullest());
+    const wanted = /^[0-9]{1,9}$/.test(text) ? Number(text) : -1;
     if (!(wanted in loads)) throw new Error(`There is no bucket ${values.get("bucket")}; expected 0 to ${loads.length - 1}.`);
     if (wanted !== chosen) seed = 0;
     choose(wanted);

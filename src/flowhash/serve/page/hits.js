@@ -5,6 +5,8 @@ import { offerDelete } from "./items.js";
 
 const CHIPS = 24; // opened buckets that are listed; the rest is counted
 
+const DISTANCES = { euclidean: "squared distance", cosine: "cosine distance", inner: "inner product, negated" };
+
 let site;
 
 /** Put an answer on the page. */
@@ -26,7 +28,7 @@ export function render(given, asked, answer, top) {
   few.textContent = tooFew(found.hits.length);
   const marked = label === null ? "" : ` ✓ has the same class as the query, ${label}.`;
   byId("legend").hidden = !found.hits.length;
-  byId("legend").textContent = `Nearest first; the number is the distance.${marked}`;
+  byId("legend").textContent = `Nearest first; the number is the ${DISTANCES[site.stats.metric] ?? "distance"}.${marked}`;
   byId("hits").replaceChildren(...found.hits.map((hit) => {
     const same = label !== null && hit.label === label;
     return card(hit, site.itemLink(hit.id), { distance: hit.distance, same });

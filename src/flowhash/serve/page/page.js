@@ -38,7 +38,7 @@ const site = {
 
 const currentView = () => {
   const name = location.hash.slice(1).split("?")[0];
-  return name in VIEWS ? name : "search";
+  return Object.hasOwn(VIEWS, name) ? name : "search";
 };
 
 function show(first = false) {

@@ -96,8 +96,8 @@ function again() {
 
 /** Show what the fragment asks for. */
 export function show(values, first) {
-  byId("top").value = values.get("top") ?? "16";
-  byId("probe").value = values.get("probe") ?? site.stats.active;
+  byId("top").value = whole(values.get("top")) ?? "16";
+  byId("probe").value = whole(values.get("probe")) ?? site.stats.active;
   byId("compare").checked = values.get("compare") !== "no";
   limitProbe(values);
   byId("id").value = values.get("id") ?? "";
@@ -161,13 +161,24 @@ async function described(values, signal) {
     if (file === undefined) throw new Error("The image of this search is not part of its link. Drop it again.");
     return { title: file.name || "image", about: "Your image", source: URL.createObjectURL(file), item: null };
   }
-  const vector = (values.get("vector") ?? values.get("embedding")).split(",").map(Number);
+  const vector = listed(values, values.has("vector") ? "vector" : "embedding");
   return { title: "your vector", about: counted(vector.length, "number"), source: null, vector, item: null };
 }
 
-function answered(values, signal) {
+/** The numbers of a link, which anybody may have changed. */
+const listed = (values, name) => numbers(values.get(name), `“${name}” in the link`);
+
+const whole = (text) => (/^[0-9]{1,9}$/.test(text) ? text : null);
+
+function wholeNumber(values, name) {
+  const text = values.get(name);
+  if (whole(text) === null) throw new Error(`“${name}” in the link is “${text.slice(0, 40)}”; expected a whole number.`);
+  return Number(text);
+}
+
+async function answered(values, signal) {
   const compare = values.get("compare") !== "no";
-  const number = (name) => (values.has(name) ? { [name]: Number(values.get(name)) } : {});
+  const number = (name) => (values.has(name) ? { [name]: wholeNumber(values, name) } : {});
   const fields = { ...number("top"), ...number("probe"), compare };
   if (values.has("image")) {
     const form = new FormData();
@@ -177,7 +188,7 @@ function answered(values, signal) {
     return file === undefined ? null : request("search", { method: "POST", body: form, signal });
   }
   for (const name of ["vector", "embedding", "buckets"]) {
-    if (values.has(name)) fields[name] = values.get(name).split(",").map(Number);
+    if (values.has(name)) fields[name] = listed(values, name);
   }
   if (values.has("buckets")) fields.probe = fields.buckets.length;
   return post("search", withId(values.get("id"), fields, site.idKind), { signal });
