@@ -59,6 +59,7 @@ def test_a_large_picture_is_the_same_to_the_eye() -> None:
         {"picture": "data:image/svg+xml;base64,PGI+"},
         {"picture": "data:image/png;base64,not base64"},
         {"picture": "data:image/png;base64,é"},
+        {"picture": "data:image/png;base64,PHNjcmlwdD4="},
     ],
 )
 def test_what_is_no_picture_is_none(payload: dict[str, object] | None) -> None:

@@ -24,7 +24,7 @@ LABEL, NAME, PICTURE = "label", "name", "picture"
 SIDE = 96  # the longer side of a picture at the most
 SMALL = 32  # up to here a picture is kept without loss: it is small, and JPEG would smear it
 QUALITY = 85
-MEDIA = ("image/png", "image/jpeg")
+MEDIA = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}  # and how they begin
 
 
 def thumbnail(image: NDArray[np.uint8]) -> str:
@@ -53,10 +53,10 @@ def small_picture(image: Any) -> str:
     content = io.BytesIO()
     if max(picture.size) <= SMALL:
         picture.save(content, "PNG", optimize=True)
-        media = MEDIA[0]
+        media = "image/png"
     else:
         picture.save(content, "JPEG", quality=QUALITY)
-        media = MEDIA[1]
+        media = "image/jpeg"
     return f"data:{media};base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
@@ -83,9 +83,10 @@ def picture_of(payload: Mapping[str, Any] | None) -> tuple[str, bytes] | None:
     if media not in MEDIA or kind == media:
         return None
     try:
-        return media, base64.b64decode(content, validate=True)
+        found = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
         return None
+    return (media, found) if found.startswith(MEDIA[media]) else None
 
 
 def plain(payload: Mapping[str, Any] | None) -> dict[str, Any]:
