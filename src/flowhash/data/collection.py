@@ -152,7 +152,7 @@ def _of_splits(source: str, split: str, options: dict[str, Any]) -> Collection:
     }
     if not chosen:
         raise InputError(f"{source} has no {split} split; choose another one")
-    names = [row for name, part in chosen.items() for row in _Rows(len(part), f"{source} {name}")]
+    names = [row for name, part in chosen.items() for row in _Rows(len(part), name)]
     labels = [label for part in chosen.values() for label in _class_names(part)]
     store = ChainedItems([part.items for part in chosen.values()])
     picture = _of_digit if source == "digits" else _picture(store)
