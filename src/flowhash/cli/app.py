@@ -43,7 +43,7 @@ app = typer.Typer(
     help="Learn a search index together with an embedding.",
     epilog="Start with:  flowhash demo",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
