@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flowhash.bars import tracked
 from flowhash.errors import DamagedFileError
 from flowhash.table import manifest as manifests
 from flowhash.table.answers import no_ids
@@ -45,7 +46,8 @@ def folder_faults(path: Path) -> list[str]:
 def state_faults(settings: Settings, state: State) -> list[str]:
     """Everything that is wrong with a state, a line for each fault."""
     faults: list[str] = []
-    for number, part in enumerate(state.parts):
+    parts = tracked(state.parts, "check segments", len(state.parts))
+    for number, part in enumerate(parts):
         name = part.segment.file or f"segment {number}"
         blocks = damaged_blocks(part.segment)
         faults += [
@@ -92,8 +94,9 @@ def _inconsistencies(settings: Settings, part: Part) -> list[str]:
         if not np.array_equal(keys, arrays.ids):
             faults.append("its string ids do not match their keys")
     try:
-        for row in rows.tolist() if len(segment.payloads.offsets) else []:
-            segment.payload_at(row)
+        if len(segment.payloads.offsets):
+            for row in rows.tolist():
+                segment.payload_at(row)
     except DamagedFileError:
         faults.append("a payload is not JSON")
     return faults + _embedding_faults(segment)
