@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowhash import Encoder
+from flowhash import Encoder, HashTable
 from flowhash.cli.config import toml
 from tests.cli.test_command import COMMAND, run
 
@@ -53,17 +53,13 @@ def test_a_file_is_taken_what_is_typed_wins_and_the_result_runs_again(place: Pat
     assert one.fingerprint == two.fingerprint
 
 
-def test_an_option_of_a_file_may_be_an_option_only(place: Path, tmp_path: Path) -> None:
-    encoder = place / "run" / "encoder"
-    if not encoder.exists():
-        pytest.skip("the run of the test before is not there")
-    table = tmp_path / "x.table"
-    assert run(COMMAND, "index", str(encoder), str(place / "items.npz"), "--out", str(table),
-               "--quiet").returncode == 0  # fmt: skip
+def test_a_section_of_a_group_is_for_its_command(tmp_path: Path) -> None:
+    with HashTable.create(tmp_path / "x.table", buckets=2, dim=1) as table:
+        table.add([[0], [1], [1]], [[0.0], [1.0], [2.0]])
     config = tmp_path / "options.toml"
     config.write_text("[table.stats]\njson = true\n")
-    done = run(COMMAND, "table", "stats", str(table), "--config", str(config))
-    assert json.loads(done.stdout)["items"] == 90
+    done = run(COMMAND, "table", "stats", str(tmp_path / "x.table"), "--config", str(config))
+    assert json.loads(done.stdout)["items"] == 3
 
 
 @pytest.mark.parametrize(
