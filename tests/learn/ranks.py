@@ -2,6 +2,8 @@
 
 ``ranks.py FOLDER compare`` trains each case to its end; ``ranks.py FOLDER dead`` lets process 1 die
 in the midst of it. What happened to this process is written to ``FOLDER/RANK.json``.
+``ranks.py FOLDER elastic RANK BATCH DROPOUT`` is for ``tests/learn/test_elastic.py``: that process
+waits to be killed while it makes that batch, once; what is started in its place trains on.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -118,10 +121,37 @@ def dead(folder: Path, rank: int) -> dict[str, Any]:
     return {"error": None}
 
 
+def elastic(folder: Path, rank: int) -> dict[str, Any]:
+    """Train ``elastic_case``; one process waits for its death at a batch, counted from 1."""
+    victim, batch = map(int, sys.argv[3:5])
+    splits, settings = elastic_case(float(sys.argv[5]))
+    again = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if rank == victim and not again:
+        splits = watched(splits, settings, batch, lambda: _wait_for_death(folder), 2)
+    encoder = train(splits, settings, folder / "run", device="cpu", quiet=True)
+    return {"fingerprint": encoder.fingerprint, "restarts": again}
+
+
+def elastic_case(dropout: float) -> tuple[Splits, Settings]:
+    """Vectors; dropout masks differ between processes."""
+    splits, settings = _vectors()
+    backbone = {"name": "mlp", "hidden": [16], "dropout": dropout}
+    return splits, replace(settings, backbone=backbone)
+
+
+def _wait_for_death(folder: Path) -> None:
+    """Say which process this is; batches are made ahead, so that the steps before go on."""
+    unfinished = folder / "victim.new"
+    unfinished.write_text(str(os.getpid()))
+    unfinished.rename(folder / "victim")
+    time.sleep(600)  # against staying for ever only
+
+
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
-    result = {"compare": compare, "dead": dead}[sys.argv[2]](folder, rank)
+    modes = {"compare": compare, "dead": dead, "elastic": elastic}
+    result = modes[sys.argv[2]](folder, rank)
     (folder / f"{rank}.json").write_text(json.dumps(result))
 
 

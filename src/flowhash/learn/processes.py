@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +18,10 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from flowhash.errors import TrainingError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 
@@ -113,9 +117,60 @@ def join(device: str = "auto") -> Processes:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
     if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        _form_group("nccl" if chosen.type == "cuda" else "gloo")
         atexit.register(_leave)
     return Processes(distributed.get_rank(), distributed.get_world_size(), chosen)
+
+
+def _form_group(backend: str) -> None:
+    """Find the other processes, as ``torchrun`` has started them now.
+
+    Its store outlives processes that it starts anew, and torch would find there the addresses of
+    those that are gone. A name that only the living agree on keeps them apart.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        distributed.init_process_group(backend)
+        return
+    store, rank, world = next(rendezvous("env://"))
+    name = agreed_name(store, rank, world)
+    fresh = distributed.PrefixStore(name, store)  # type: ignore[attr-defined]
+    distributed.init_process_group(backend, store=fresh, rank=rank, world_size=world)
+
+
+def agreed_name(store: Any, rank: int, world: int) -> str:
+    """A new name that all processes of this start know, whatever the store holds of earlier ones.
+
+    Every process but the first asks under a random name; the first one answers whatever is asked,
+    also what dead ones have asked, until all have said that they took its answer.
+
+    Args:
+        store: one of ``torch.distributed``.
+        rank: of this process.
+        world: how many there are.
+
+    Raises:
+        TrainingError: a process did not ask before the store's timeout.
+    """
+    mine = secrets.token_hex(8)
+    if rank > 0:
+        store.set(f"flowhash/asks/{rank}", mine)
+        name = store.get(f"flowhash/answer/{mine}").decode()
+        store.set(f"flowhash/took/{name}/{rank}", "")
+        return str(name)
+    missing, began = set(range(1, world)), time.monotonic()
+    while missing:
+        for other in sorted(missing):
+            if store.check([f"flowhash/took/{mine}/{other}"]):
+                missing.remove(other)
+            elif store.check([f"flowhash/asks/{other}"]):
+                asked = store.get(f"flowhash/asks/{other}").decode()
+                store.set(f"flowhash/answer/{asked}", mine)
+        if missing and time.monotonic() - began > store.timeout.total_seconds():
+            raise TrainingError(
+                f"processes {sorted(missing)} of {world} did not come; look at what they said"
+            )
+        time.sleep(0.01)
+    return mine
 
 
 def _leave() -> None:
