@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := $(sort $(shell find src -name '*.py'))
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator clean
+.PHONY: help demo test test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator bench-engines clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-serving: $(INSTALLED) ## the same for the server under load: a million ite
 
 bench-estimator: $(INSTALLED) ## the same for FlowHasher: 50,000 vectors of 512 numbers
 	$(BIN)/python benchmarks/estimator.py
+
+bench-engines: $(INSTALLED) ## the same for PostgreSQL, Ray and ten million items: a quarter of an hour, 10 GB of disk
+	$(BIN)/python benchmarks/engines.py
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

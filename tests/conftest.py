@@ -1,8 +1,14 @@
-"""Hypothesis profiles: the same examples every time, and no deadline, since kernels compile."""
+"""Hypothesis profiles (the same examples every time, no deadline, since kernels compile), and a
+PostgreSQL that all tests share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.engines.servers import Postgres, postgres_place, removed
 
 settings.register_profile(
     "flowhash",
@@ -12,3 +18,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("flowhash")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A server to make tables on, started when the first test asks for it; skips without one."""
+    with postgres_place() as place:
+        yield place
+
+
+@pytest.fixture
+def postgres_address(postgres: Postgres) -> Iterator[str]:
+    """The address of a table that is not there yet, and is gone after the test."""
+    with removed(postgres.address()) as address:
+        yield address

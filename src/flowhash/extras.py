@@ -10,7 +10,9 @@ from flowhash.errors import MissingExtraError
 # Packages that are installed under another name than they are imported.
 PACKAGES = {
     "PIL": "pillow",
+    "psycopg_pool": "psycopg-pool",
     "pytorch_metric_learning": "pytorch-metric-learning",
+    "qdrant_client": "qdrant-client",
     "sklearn": "scikit-learn",
 }
 

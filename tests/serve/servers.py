@@ -35,7 +35,7 @@ class Server:
 
     process: subprocess.Popen[str]
     url: str
-    table: Path
+    table: Path | str  # a folder, or an address
     encoder: Path | None
     client: httpx.Client = field(init=False)
 
@@ -55,7 +55,7 @@ class Server:
         return self.process.wait(PATIENCE)
 
 
-def start(table: Path, encoder: Path | None = None, **options: Any) -> subprocess.Popen[str]:
+def start(table: Path | str, encoder: Path | None = None, **options: Any) -> subprocess.Popen[str]:
     told = json.dumps({"port": 0, **options})
     command = [sys.executable, "-m", "tests.serve.servers", str(table), str(encoder or ""), told]
     return subprocess.Popen(
@@ -64,7 +64,7 @@ def start(table: Path, encoder: Path | None = None, **options: Any) -> subproces
     )  # fmt: skip
 
 
-def started(process: subprocess.Popen[str], table: Path, encoder: Path | None) -> Server:
+def started(process: subprocess.Popen[str], table: Path | str, encoder: Path | None) -> Server:
     assert process.stdout is not None
     assert process.stderr is not None
     line = process.stdout.readline()
@@ -74,7 +74,7 @@ def started(process: subprocess.Popen[str], table: Path, encoder: Path | None) -
 
 
 @contextmanager
-def serving(*wanted: tuple[Path, Path | None, dict[str, Any]]) -> Iterator[list[Server]]:
+def serving(*wanted: tuple[Path | str, Path | None, dict[str, Any]]) -> Iterator[list[Server]]:
     """Servers, all started at once; each must end without an error."""
     with ExitStack() as stack:
         processes = []

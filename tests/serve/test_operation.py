@@ -202,7 +202,7 @@ def test_our_own_faults_are_logged_but_not_told(
         raise RuntimeError(secret)
 
     monkeypatch.setattr(app.state.service.table, "search", fail)
-    monkeypatch.setattr("flowhash.serve.reading.random_items", fail)
+    monkeypatch.setattr(app.state.service.table, "sample", fail)
     for method, path, body in (("POST", "/search", GOOD), ("GET", "/items", None)):
         caplog.clear()
         with caplog.at_level(logging.ERROR):

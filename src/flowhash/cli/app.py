@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from flowhash import __version__
-from flowhash.cli.commands import learning, measuring, searching, tables
+from flowhash.cli.commands import bulk, learning, measuring, searching, tables
 from flowhash.errors import (
     DamagedFileError,
     InputError,
@@ -53,6 +53,7 @@ learning.register(app)
 searching.register(app)
 learning.register_comparing(app)
 tables.register(app)
+bulk.register(app)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,4 +1,4 @@
-"""``flowhash index``: items into a table, batch by batch, each safe on disk before the next."""
+"""``flowhash index``: items into a table, batch by batch, each stored for good before the next."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import typer
 
-from flowhash.cli.config import read_settings, save_settings
+from flowhash.cli.config import save_settings
 from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
-from flowhash.cli.opening import encoder_folder, in_our_words, load_encoder, located, writable
+from flowhash.cli.notes import shown
+from flowhash.cli.opening import (
+    and_goes_on,
+    encoder_folder,
+    in_our_words,
+    load_encoder,
+    located,
+    writable,
+)
 from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED, Collection, open_collection
-from flowhash.errors import InputError
-from flowhash.table import HashTable
+from flowhash.engines import BrowsedEngine, is_address
+from flowhash.engines.address import SCHEMES, scheme_of
+from flowhash.engines.opening import room_of
+from flowhash.errors import InputError, StorageError
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
+
+LOOKED_UP = 1000  # names that are looked for at once
 
 
 def index(
@@ -29,7 +41,7 @@ def index(
     source: str,
     split: str,
     opening: dict[str, Any],
-    out: Path,
+    out: str | Path,
     choices: TableChoices,
     replace: bool,
     again: bool,
@@ -42,7 +54,7 @@ def index(
         raise InputError(f"--batch is {batch}; expected one or more items")
     encoder = load_encoder(run)
     collection = _opened(source, split, opening, encoder, device)
-    if out.exists():
+    if isinstance(out, Path) and out.exists():
         writable(out)
     began = time.monotonic()
     with open_table(out, encoder, collection, choices) as table:
@@ -55,45 +67,122 @@ def index(
             _was_there(reply, source, out, table)
             return
         if not replace:
-            _refuse_other_source(table, collection, source, out)
-        save_settings(
-            context, out / SETTINGS, encoder=encoder_folder(run), items=located(source),
-            metric=table.metric, dtype=table.dtype,
-        )  # fmt: skip
-        try:
-            added = work.run(batch, device, reply)
-        except KeyboardInterrupt:
-            print(
-                f"flowhash: stopped; {work.done:,} of {count(len(collection), 'item')} are in "
-                f"{out}, the same command goes on",
-                file=sys.stderr,
-            )
-            sys.exit(130)
-        replaced = before + added - len(table)
+            _refuse_other_source(work, source, out)
+        _save(context, work, out, run, source)
+        added = _added(work, out, batch, device, reply)
+        replaced = max(0, before + added - len(table))
         _answer(reply, out, table, added, replaced, time.monotonic() - began)
 
 
-def _was_there(reply: Reply, source: str, out: Path, table: HashTable) -> None:
-    facts = {"table": out, "added": 0, "replaced": 0, "items": len(table), "seconds": 0.0}
+def chosen_place(
+    context: typer.Context, out: Path | None, to: str | None, distribute: bool
+) -> str | Path:
+    """Where items go: the folder of ``--out`` or the address of ``--to``.
+
+    Raises:
+        InputError: there is none, or both, or one that cannot be.
+    """
+    if out is not None and to is not None:
+        # One of them in a file, such as the settings of an earlier run: the command line wins.
+        typed = [name for name in ("out", "to") if _is_typed(context, name)]
+        if len(typed) != 1:
+            raise InputError(
+                "there is an --out, for a folder, and a --to, for an address; give one"
+            )
+        out, to = (out, None) if typed == ["out"] else (None, to)
+    if out is None and to is None:
+        raise InputError(
+            "nothing says where the items go; give --out FOLDER, or --to ADDRESS for a database"
+        )
+    if to is None:
+        assert out is not None
+        if is_address(out):
+            raise InputError("--out is an address; expected a folder. Give addresses with --to")
+        if distribute:
+            raise InputError("--distribute is for PostgreSQL with Citus; give --to postgresql://…")
+        return out
+    if not is_address(to):
+        raise InputError(
+            f"--to is {to!r}; expected an address, postgresql://… or qdrant://…. Give folders with "
+            "--out"
+        )
+    check_address(to, distribute)
+    return to
+
+
+def check_address(address: str, distribute: bool) -> None:
+    """See that an address can be used at all, before anything is loaded for it.
+
+    Raises:
+        InputError: nobody knows such addresses, or it cannot be distributed.
+        MissingExtraError: its packages are not installed.
+    """
+    room_of(address)
+    if distribute and SCHEMES[scheme_of(address) or ""] != "postgres":
+        raise InputError(
+            f"--distribute is for PostgreSQL with Citus, not for {shown(address)}; leave it out"
+        )
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _save(context: typer.Context, work: Indexing, out: str | Path, run: Path, source: str) -> None:
+    """Note what ``search`` needs to know, and how this command runs again."""
+    folder = encoder_folder(run)
+    if isinstance(out, Path):
+        table = work.table
+        save_settings(
+            context, out / SETTINGS, encoder=folder, items=located(source), out=out,
+            metric=table.metric, dtype=table.dtype, to=None,
+        )  # fmt: skip
+    else:
+        work.notes.write_settings(
+            {"encoder": str(folder.expanduser().resolve()), "items": str(_place(source))}
+        )
+
+
+def _added(work: Indexing, out: str | Path, batch: int, device: str, reply: Reply) -> int:
+    """Add what is left; how many items that was. Stopped, or with a lost server, it says so."""
+    total = count(len(work.collection), "item")
+    try:
+        return work.run(batch, device, reply)
+    except KeyboardInterrupt:
+        print(
+            f"flowhash: stopped; {work.done:,} of {total} are in {shown(out)}, the same command "
+            "goes on",
+            file=sys.stderr,
+        )
+        sys.exit(130)
+    except StorageError as error:
+        if isinstance(out, Path):
+            raise
+        raise and_goes_on(error, work.done, len(work.collection)) from error
+
+
+def _was_there(reply: Reply, source: str, out: str | Path, table: BrowsedEngine) -> None:
+    facts = {"table": shown(out), "added": 0, "replaced": 0, "items": len(table), "seconds": 0.0}
     reply.result(
         facts,
-        f"{out}: {source} was indexed before, nothing was added; the table has "
+        f"{shown(out)}: {source} was indexed before, nothing was added; the table has "
         f"{count(len(table), 'item')}. To add it once more, under new numbers, give --again",
     )
 
 
 def _answer(
-    reply: Reply, out: Path, table: HashTable, added: int, replaced: int, seconds: float
+    reply: Reply, out: str | Path, table: BrowsedEngine, added: int, replaced: int, seconds: float
 ) -> None:
     facts = {
-        "table": out, "added": added, "replaced": replaced, "items": len(table),
+        "table": shown(out), "added": added, "replaced": replaced, "items": len(table),
         "seconds": seconds,
     }  # fmt: skip
     again = f", {count(replaced, 'item')} replaced" if replaced else ""
-    place = shlex.quote(str(out))
+    place = shlex.quote(shown(out))
     reply.result(
         facts,
-        f"{out}: {count(added, 'item')} added in {seconds:.1f} s{again}; the table has "
+        f"{shown(out)}: {count(added, 'item')} added in {seconds:.1f} s{again}; the table has "
         f"{count(len(table), 'item')}",
         f"next: flowhash search {place} QUERY   or   flowhash serve {place} --open",
     )
@@ -126,15 +215,20 @@ def _opened(
     return found
 
 
-def _refuse_other_source(table: HashTable, collection: Collection, source: str, out: Path) -> None:
+def _refuse_other_source(work: Indexing, source: str, out: str | Path) -> None:
     """Two folders may have files of one name: the second must not replace the first unasked."""
-    earlier = read_settings(out / SETTINGS, "index").get("items")
-    if table.id_kind != "string" or earlier in (None, str(_place(source))):
+    earlier = work.notes.settings().get("items")
+    if not work.names or earlier in (None, str(_place(source))):
         return
-    both = [name for name in collection.names if name in table]
+    names = list(work.collection.names)
+    both: list[str] = []
+    for start in range(0, len(names), LOOKED_UP):
+        some = names[start : start + LOOKED_UP]
+        codes = work.table.codes_of(some)
+        both += [name for name, code in zip(some, codes, strict=True) if code is not None]
     if both:
         raise InputError(
-            f"{count(len(both), 'item')} of {source} have names that {out} has already from "
+            f"{count(len(both), 'item')} of {source} have names that {shown(out)} has already from "
             f"{earlier}, such as {both[0]}; give --replace to replace them, or index the folder "
             "above both"
         )

@@ -1,4 +1,4 @@
-"""Items into a table on disk: batch by batch, gone on with where it was interrupted."""
+"""Items into a table: batch by batch, gone on with where it was interrupted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowhash.bars import shown
+from flowhash.cli import notes
 from flowhash.cli.reply import Reply, count
 from flowhash.data import Collection
 from flowhash.data.thumbnails import NAME
+from flowhash.engines import RemoteEngine, engine_exists, open_any
 from flowhash.errors import InputError
 from flowhash.table import HashTable
-from flowhash.table.files import replace_file
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
-SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
+SETTINGS = notes.SETTINGS
 ID_KINDS = {"numbers": "int64", "names": "string"}
 
 
@@ -35,11 +36,12 @@ class TableChoices:
     pictures: bool
     metric: str | None
     dtype: str | None
+    distribute: bool = False
 
 
 def open_table(
-    out: Path, encoder: Encoder, collection: Collection, choices: TableChoices
-) -> HashTable:
+    out: str | Path, encoder: Encoder, collection: Collection, choices: TableChoices
+) -> HashTable | RemoteEngine:
     """The table that is there, which must fit, or a new one.
 
     Raises:
@@ -49,21 +51,30 @@ def open_table(
         raise InputError(f"--ids is {choices.ids!r}; expected {' or '.join(ID_KINDS)}")
     kind = None if choices.ids is None else ID_KINDS[choices.ids]
     wanted = {"metric": choices.metric, "dtype": choices.dtype, "id_kind": kind}
-    if not (out / "manifest.json").exists():
+    there = (out / "manifest.json").exists() if isinstance(out, Path) else engine_exists(out)
+    if not there:
         return encoder.create_table(
             out,
             metric=choices.metric or "euclidean",
             dtype=choices.dtype or "float32",
             ids=kind or ("string" if collection.files else "int64"),
+            **({"distribute": True} if choices.distribute else {}),
         )
-    table = HashTable.open(out, "r+", encoder=encoder.fingerprint)
+    table = open_any(out, "r+", encoder=encoder.fingerprint)
+    if choices.distribute and not getattr(table, "distributed", False):
+        table.close()
+        raise InputError(
+            f"{notes.shown(out)} is there already and is not distributed; leave --distribute out, "
+            "or give another --to"
+        )
     for name, value in wanted.items():
         has = getattr(table, name)
         if value is not None and value != has:
             table.close()
+            place = "--out" if isinstance(out, Path) else "--to"
             raise InputError(
-                f"{out} is there already and has {OPTION[name]}={_option(has)}, not "
-                f"{_option(value)}; leave --{OPTION[name]} out, or give another --out"
+                f"{notes.shown(out)} is there already and has {OPTION[name]}={_option(has)}, not "
+                f"{_option(value)}; leave --{OPTION[name]} out, or give another {place}"
             )
     return table
 
@@ -80,7 +91,7 @@ class Indexing:
     """One run over a collection, with a journal so that it goes on where it stopped.
 
     Args:
-        table: on disk; what is in it stays.
+        table: in a folder, or an engine; what is in it stays.
         encoder: that made it.
         collection: what is added.
         source: words that tell this collection from others: where it is, which part of it.
@@ -88,17 +99,20 @@ class Indexing:
     """
 
     def __init__(
-        self, table: HashTable, encoder: Encoder, collection: Collection, source: Sequence[str],
-        pictures: bool,
+        self, table: HashTable | RemoteEngine, encoder: Encoder, collection: Collection,
+        source: Sequence[str], pictures: bool,
     ) -> None:  # fmt: skip
-        assert table.path is not None
         self.table, self.encoder, self.collection = table, encoder, collection
         self.pictures = pictures
+        self.names = table.id_kind == "string"
+        # A folder has one writer. Others may add to an engine at any moment, and would be replaced
+        # by numbers that were chosen here: the engine counts.
+        self.shared = not isinstance(table, HashTable)
+        self.notes = notes.Notes(table)
         # One for each collection: others may be indexed between two attempts at this one.
-        self.journal = table.path / f"index-{_digest(collection, source)}.json"
+        self.journal = f"{notes.JOURNAL}{_digest(collection, source)}"
         self.done, self.first, self.finished = 0, table.next_id, False
-        if self.journal.exists():
-            self._go_on()
+        self._go_on(self.notes.read(self.journal))
 
     def begin_anew(self) -> None:
         """Forget what was done: all items are added, under new numbers."""
@@ -119,35 +133,40 @@ class Indexing:
         self._note()
         return total - start
 
-    def _go_on(self) -> None:
+    def _go_on(self, record: Any) -> None:
         """Take up the journal; what was stored after its last line is found by its name."""
-        with contextlib.suppress(ValueError, KeyError, TypeError, OSError):  # damaged: begin anew
-            record = json.loads(self.journal.read_bytes())
-            done, self.first = int(record["done"]), int(record["first"])
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # none, or damaged: begin anew
+            done, first = int(record["done"]), int(record["first"])
             if not 0 <= done <= len(self.collection):
                 return
-            self.done, self.finished = done, bool(record.get("finished"))
-            if self.table.id_kind == "string":  # an item that is added twice replaces itself
+            self.done, self.first, self.finished = done, first, bool(record.get("finished"))
+            if self.names:  # an item that is added twice replaces itself
                 self.done = 0 if self.finished else done
                 self.finished = False
                 return
             if self.finished:
                 return
-            while self.done < len(self.collection) and self._is_stored(self.done):
-                self.done += 1
-            if self.table.next_id > self.first + self.done:  # somebody else has added meanwhile
-                self.first = self.table.next_id - self.done
+            for item in range(first + done, self.table.next_id):
+                if self.done < len(self.collection) and self._is_stored(item):
+                    self.done += 1
+                elif not self.shared:  # of somebody who added later
+                    break
+            # Somebody else may have added meanwhile.
+            self.first = max(first, self.table.next_id - self.done)
 
-    def _is_stored(self, place: int) -> bool:
+    def _is_stored(self, item: int) -> bool:
+        """Whether an item of the table is the next one of the collection."""
         try:
-            payload = self.table[self.first + place].payload
+            payload = self.table[item].payload
         except KeyError:
             return False
-        return (payload or {}).get(NAME) == self.collection.names[place]
+        return (payload or {}).get(NAME) == self.collection.names[self.done]
 
     def _note(self) -> None:
+        if self.shared:  # numbers from here on may be of the next batch
+            self.first = self.table.next_id - self.done
         record = {"done": self.done, "first": self.first, "finished": self.finished}
-        replace_file(self.journal, json.dumps(record).encode())
+        self.notes.write(self.journal, record)
 
     def _parts(self, start: int, batch: int, device: str) -> Iterator[Any]:
         for begin in range(start, len(self.collection), batch):
@@ -162,9 +181,9 @@ class Indexing:
             )
 
     def _ids(self, places: Any) -> Any:
-        if self.table.id_kind == "string":
+        if self.names:
             return [self.collection.names[place] for place in places.tolist()]
-        return self.first + places
+        return None if self.shared else self.first + places
 
 
 def _digest(collection: Collection, source: Sequence[str]) -> str:

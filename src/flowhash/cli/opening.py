@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowhash.data import NAMED, ImageFolder, Splits, open_data
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
@@ -95,3 +95,12 @@ def writable(folder: Path) -> None:
         raise InputError(
             f"cannot write to {folder}: {error.strerror}; choose another folder"
         ) from error
+
+
+def and_goes_on(error: StorageError, done: int, total: int) -> StorageError:
+    """What a lost server leaves, in the words that an interrupt has."""
+    words = (
+        f"{error.strerror or error}; {done:,} of {total:,} items are stored, the same command goes "
+        "on"
+    )
+    return StorageError(words) if error.errno is None else StorageError(error.errno, words)

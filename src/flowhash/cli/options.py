@@ -27,6 +27,12 @@ def complete_preset(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def complete_address(incomplete: str) -> list[str]:
+    """How addresses begin, for the shell; once a letter is typed, so that files come first."""
+    schemes = ("postgresql://", "qdrant://", "qdrant+https://")
+    return [scheme for scheme in schemes if incomplete and scheme.startswith(incomplete)]
+
+
 # How a data set is opened.
 Data = Annotated[
     str,
@@ -63,6 +69,19 @@ OwnEncoder = Annotated[
     typer.Option(help="A run of fit, or the encoder in it; by default the one of `index`."),
 ]
 TablePath = Annotated[Path, typer.Argument(metavar="TABLE", help="The table's folder.")]
+# Text, not a path: that would take two slashes for one.
+TablePlace = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        autocompletion=complete_address,
+        help="The table's folder, or its address: postgresql://… or qdrant://….",
+    ),
+]
+Distribute = Annotated[
+    bool,
+    typer.Option("--distribute", help="On PostgreSQL with Citus: spread it over the nodes."),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How it answers.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowhash.cli.config import read_settings
-from flowhash.cli.indexing import SETTINGS
+from flowhash.cli.notes import Notes, own_encoder, place_of, shown
 from flowhash.cli.opening import load_encoder
 from flowhash.cli.reply import Reply
 from flowhash.data.files import read_npy
@@ -18,10 +17,10 @@ from flowhash.data.opening import FILES
 from flowhash.data.pictures import SUFFIXES
 from flowhash.data.tabular import any_arrays
 from flowhash.data.thumbnails import LABEL, NAME, plain
+from flowhash.engines import BrowsedEngine, RemoteEngine, open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.table import HashTable, Hits
-from flowhash.table.browse import opened_counts
 
 STORED = "id:"
 
@@ -34,6 +33,7 @@ class Asked:
     top: int
     probe: int | None
     at_least: int | None
+    where: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,48 +46,61 @@ class Query:
     stored: Any = None  # the id of a stored item, which does not find itself
 
 
-def search(path: Path, encoder: Path | None, asked: Asked, device: str, reply: Reply) -> None:
+def search(text: str, encoder: Path | None, asked: Asked, device: str, reply: Reply) -> None:
     """Search for each query and show what was found."""
-    with HashTable.open(path) as table:
+    place = place_of(text)
+    if asked.where is not None and isinstance(place, Path):
+        raise InputError(
+            f"--where is for addresses: {place} is a folder, and only an engine, such as "
+            "PostgreSQL, filters by payloads. `flowhash copy` puts a table into one"
+        )
+    with open_any(place) as table:
         if not len(table):
-            raise InputError(f"{path} is empty; put items into it with `flowhash index`")
-        queries = list(_queries(table, path, encoder, asked, device))
+            raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")
+        queries = list(_queries(table, place, encoder, asked, device))
         if not queries:
             raise InputError(f"{', '.join(asked.queries)} holds no query; give one or more rows")
         _answer(table, queries[0], asked)  # loads what is compiled: not the search's time
         answers = [_answer(table, query, asked) for query in queries]
-        facts = {"table": path, "items": len(table), "answers": answers}
+        facts = {"table": shown(place), "items": len(table), "answers": answers}
         if reply.as_json:
             reply.result(facts)
         else:
             _print(answers, len(table))
 
 
-def own_encoder(path: Path, given: Path | None) -> Path | None:
-    """The encoder that was given, or the one that ``index`` noted beside the table."""
-    if given is not None:
-        return given
-    noted = read_settings(path / SETTINGS, "index")
-    place, table = noted.get("encoder"), noted.get("out", "")
-    if not isinstance(place, str):
-        return None
-    # Where table and encoder were moved together, their places still lie alike.
-    beside = path / os.path.relpath(place, str(table) or place)
-    for candidate in (Path(place), beside):
-        if (candidate / "encoder.json").exists():
-            return candidate
-    raise LostEncoderError(
-        f"{path} was made with the encoder {place}, which is not there any more; say where it is "
-        "with --encoder"
-    )
+def conditions(texts: Sequence[str]) -> dict[str, Any] | None:
+    """``KEY=VALUE`` words as a filter: all keys must hold, one of the values of each.
 
+    What JSON reads as a number, true, false or null is that or the same text, since labels of
+    ``index`` are texts; in quotes it is text only.
 
-class LostEncoderError(InputError):
-    """The encoder that a table was made with is not where it was."""
+    Raises:
+        InputError: one has no ``=``.
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise InputError(f"--where is {text!r}; expected KEY=VALUE, such as label=cat")
+        values = found.setdefault(key, [])
+        try:
+            read = json.loads(value, parse_constant=str)
+        except ValueError:
+            read = value
+        if isinstance(read, str | list | dict):
+            values.append(read if isinstance(read, str) else value)
+        else:
+            values += [read, value]
+    return {key: some if len(some) > 1 else some[0] for key, some in found.items()} or None
 
 
 def _queries(
-    table: HashTable, path: Path, encoder: Path | None, asked: Asked, device: str
+    table: HashTable | RemoteEngine,
+    place: str | Path,
+    encoder: Path | None,
+    asked: Asked,
+    device: str,
 ) -> Iterator[Query]:
     found: Any = None
     for text in asked.queries:
@@ -95,17 +108,17 @@ def _queries(
             yield _stored(table, text.removeprefix(STORED), asked)
             continue
         if found is None:
-            place = own_encoder(path, encoder)
-            if place is None:
+            run = own_encoder(Notes(table).settings(), place, encoder)
+            if run is None:
                 raise InputError(
-                    f"{path} does not say which encoder made it; give --encoder, the run of "
-                    "`flowhash fit`"
+                    f"{shown(place)} does not say which encoder made it; give --encoder, the run "
+                    "of `flowhash fit`"
                 )
-            found = load_encoder(place)
+            found = load_encoder(run)
         yield from _encoded(found, table, text, device)
 
 
-def _stored(table: HashTable, text: str, asked: Asked) -> Query:
+def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
     item: Any = text
     if table.id_kind == "int64":
         try:
@@ -128,7 +141,7 @@ def _stored(table: HashTable, text: str, asked: Asked) -> Query:
     return Query(f"item {name}", found.code, found.embedding, item)
 
 
-def _encoded(encoder: Any, table: HashTable, text: str, device: str) -> Iterator[Query]:
+def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[Query]:
     from flowhash.encoder.tables import check_table
 
     check_table(encoder, table)
@@ -161,15 +174,16 @@ def _dimensions(encoder: Any) -> int:
     return 4 if encoder.preprocessing.kind == "images" else 2
 
 
-def _answer(table: HashTable, query: Query, asked: Asked) -> dict[str, Any]:
+def _answer(table: BrowsedEngine, query: Query, asked: Asked) -> dict[str, Any]:
     extra = query.stored is not None  # it finds itself first, and is left out
     began = time.perf_counter()
     hits = table.search(
         query.order[None], query.embedding[None], asked.top + extra,
-        probe=asked.probe, at_least=asked.at_least, payloads=True,
+        probe=asked.probe, at_least=asked.at_least, where=asked.where,
+        payloads=True,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    (count,) = opened_counts(table, query.order[None], asked.probe or table.active, asked.at_least)
+    (count,) = table.opened_counts(query.order[None], asked.probe or table.active, asked.at_least)
     return {
         "query": query.name,
         "opened": query.order[:count].tolist(),
@@ -179,19 +193,19 @@ def _answer(table: HashTable, query: Query, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _hits(table: HashTable, hits: Hits, stored: Any) -> list[dict[str, Any]]:
+def _hits(table: BrowsedEngine, hits: Hits, stored: Any) -> list[dict[str, Any]]:
     assert hits.payloads is not None
+    ids = hits.ids[0, : int(hits.counts[0])].tolist()
+    codes = table.codes_of(ids)
     found = []
-    for place in range(int(hits.counts[0])):
-        item = hits.ids[0, place]
-        item = item if isinstance(item, str) else int(item)
+    for place, (item, code) in enumerate(zip(ids, codes, strict=True)):
         if stored is not None and item == stored:
             continue
         payload = plain(hits.payloads[0][place])
         found.append({
             "id": item, "distance": float(hits.distances[0, place]),
             "label": payload.pop(LABEL, None), "name": payload.pop(NAME, None),
-            "buckets": table.buckets_of(item).tolist(), "payload": payload or None,
+            "buckets": code or [], "payload": payload or None,
         })  # fmt: skip
     return found
 

@@ -7,15 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flowhash.cli.notes import LostEncoderError, Notes, own_encoder, place_of
 from flowhash.cli.opening import encoder_folder
-from flowhash.cli.search import LostEncoderError, own_encoder
+from flowhash.engines import open_any
 from flowhash.errors import InputError
 
 VARIABLE = "FLOWHASH_API_KEY"
 
 
 def serve(
-    table: Path, encoder: Path | None, key: str | None, key_file: Path | None,
+    text: str, encoder: Path | None, key: str | None, key_file: Path | None,
     options: dict[str, Any],
 ) -> None:  # fmt: skip
     """Find encoder and key, then serve until Ctrl-C."""
@@ -27,14 +28,18 @@ def serve(
         if key is not None:
             raise InputError("there is an --api-key and an --api-key-file; give one of them")
         key = _read_key(key_file)
-    try:
-        place = own_encoder(table, encoder)
-    except LostEncoderError as error:  # a copy on a node that only searches: by id or embedding
-        print(f"flowhash: {error}; serving without it", file=sys.stderr)
-        place = None
+    place = place_of(text)
+    made_with = encoder
+    if encoder is None:
+        with open_any(place) as table:
+            settings = Notes(table).settings()
+        try:
+            made_with = own_encoder(settings, place, None)
+        except LostEncoderError as error:  # a node that only searches: by id or embedding
+            print(f"flowhash: {error}; serving without it", file=sys.stderr)
     run(
-        table,
-        None if place is None else encoder_folder(place),
+        place,
+        None if made_with is None else encoder_folder(made_with),
         ServeOptions(api_key=key, **options),
     )
 

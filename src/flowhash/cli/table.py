@@ -8,31 +8,44 @@ from pathlib import Path
 
 import typer
 
+from flowhash.cli.checking import engine_faults
+from flowhash.cli.notes import place_of, shown
 from flowhash.cli.reply import Reply, count, size
+from flowhash.engines import open_any, open_engine
+from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.table import HashTable, Stats
 from flowhash.table.check import folder_faults
 
 
-def check(path: Path, reply: Reply) -> None:
+def check(text: str, reply: Reply) -> None:
     """Read everything, print what is wrong, and exit with 1 if anything is."""
-    faults = folder_faults(path)
+    place = place_of(text)
+    if isinstance(place, Path):
+        faults = folder_faults(place)
+    else:
+        with open_engine(place) as engine:
+            faults = engine_faults(engine, not reply.quiet)
+    name = shown(place)
     if faults:
-        facts = {"table": path, "clean": False, "faults": faults}
-        reply.result(facts, *faults, f"{path}: {count(len(faults), 'fault')}")
+        facts = {"table": name, "clean": False, "faults": faults}
+        reply.result(facts, *faults, f"{name}: {count(len(faults), 'fault')}")
         raise typer.Exit(1)
-    with HashTable.open(path) as table:
+    with open_any(place) as table:
         found = table.stats()
+    read = "read"
+    if isinstance(place, Path):
+        read = f"in {count(found.segments, 'segment')}, {size(found.bytes)} read"
     reply.result(
-        {"table": path, "clean": True, "faults": [], "items": found.items, "bytes": found.bytes},
-        f"{path}: clean ({count(found.items, 'item')} in {count(found.segments, 'segment')}, "
-        f"{size(found.bytes)} read)",
+        {"table": name, "clean": True, "faults": [], "items": found.items, "bytes": found.bytes},
+        f"{name}: clean ({count(found.items, 'item')} {read})",
     )
 
 
-def stats(path: Path, as_json: bool) -> None:
+def stats(text: str, as_json: bool) -> None:
     """Print the figures of a table."""
-    with HashTable.open(path) as table:
+    place = place_of(text)
+    with open_any(place) as table:
         found = table.stats()
         kinds = f"{table.metric}, {table.dtype}, ids {table.id_kind}"
         encoder = table.encoder
@@ -41,12 +54,12 @@ def stats(path: Path, as_json: bool) -> None:
         Reply(as_json=True).result({**settings, "encoder": encoder, **asdict(found)})
         return
     console = require("rich.console", "cli").Console(highlight=False)
-    console.print(_stats_table(path, kinds, encoder, found))
+    console.print(_stats_table(shown(place), kinds, encoder, found))
 
 
-def _stats_table(path: Path, kinds: str, encoder: str | None, found: Stats) -> object:
+def _stats_table(name: str, kinds: str, encoder: str | None, found: Stats) -> object:
     escape = require("rich.markup", "cli").escape
-    table = require("rich.table", "cli").Table(title=escape(str(path)), show_header=False)
+    table = require("rich.table", "cli").Table(title=escape(name), show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_row("items", f"{found.items:,}")
@@ -70,8 +83,14 @@ def _stats_table(path: Path, kinds: str, encoder: str | None, found: Stats) -> o
     return table
 
 
-def compact(path: Path, reply: Reply) -> None:
+def compact(text: str, reply: Reply) -> None:
     """Merge all segments and drop what was deleted."""
+    path = place_of(text)
+    if not isinstance(path, Path):
+        raise InputError(
+            f"{shown(path)} is an address; only a table in a folder has segments to merge, an "
+            "engine tidies up by itself. Expected a folder"
+        )
     with HashTable.open(path, "r+") as table:
         before = table.stats()
         table.compact()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import files, tables
 from flowhash.encoder.inputs import count_of, in_batches
 from flowhash.encoder.parts import Encoded, Joined, chained
+from flowhash.engines import Engine, RemoteEngine
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
@@ -142,11 +143,20 @@ class Encoder:
             activations = np.ascontiguousarray(made[:, -self.buckets :])
             yield Encoded(embeddings, activations, self.active, self.fingerprint)
 
-    def create_table(self, path: str | Path | None = None, **options: Any) -> HashTable:
+    @overload
+    def create_table(self, path: Path | None = None, **options: Any) -> HashTable: ...
+
+    @overload
+    def create_table(self, path: str, **options: Any) -> HashTable | RemoteEngine: ...
+
+    def create_table(
+        self, path: str | Path | None = None, **options: Any
+    ) -> HashTable | RemoteEngine:
         """An empty table for what this encoder makes; it refuses what another one makes.
 
         Args:
-            path: a new or empty folder to keep it in; None keeps it in memory.
+            path: a new or empty folder to keep it in, or the address of an engine; None keeps it
+                in memory.
             **options: ``metric``, ``dtype`` and ``ids`` of :meth:`HashTable.create`. The metric is
                 Euclidean by default, as in training; of embeddings of length one, cosine gives the
                 same order.
@@ -155,7 +165,7 @@ class Encoder:
 
     def add(
         self,
-        table: HashTable,
+        table: Engine,
         items: Any,
         ids: Any = None,
         payloads: Sequence[dict[str, Any] | None] | None = None,
@@ -169,7 +179,7 @@ class Encoder:
         raised, what came before stays added.
 
         Args:
-            table: of :meth:`create_table`, or one that has the same sizes.
+            table: of :meth:`create_table`, or any engine's that has the same sizes.
             items: as for :meth:`encode`.
             ids: one an item, an array or list; None lets the table count.
             payloads: one an item, or None.
@@ -188,7 +198,7 @@ class Encoder:
 
     def search(
         self,
-        table: HashTable,
+        table: Engine,
         items: Any,
         top: int = 16,
         *,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.encoder.parts import Encoded
+from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import InputError
 from flowhash.table import HashTable, Hits
 from flowhash.table.fingerprint import check_vectors
@@ -18,19 +19,22 @@ if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder
 
 
-def create_table(encoder: Encoder, path: str | Path | None, options: dict[str, Any]) -> HashTable:
+def create_table(
+    encoder: Encoder, path: str | Path | None, options: dict[str, Any]
+) -> HashTable | RemoteEngine:
     """An empty table with the encoder's sizes and fingerprint."""
-    return HashTable.create(
-        path,
-        buckets=encoder.buckets,
-        dim=encoder.dim,
-        active=encoder.active,
-        encoder=encoder.fingerprint,
-        **options,
-    )
+    sizes: dict[str, Any] = {
+        "buckets": encoder.buckets,
+        "dim": encoder.dim,
+        "active": encoder.active,
+        "encoder": encoder.fingerprint,
+    }
+    if isinstance(path, str) and is_address(path):
+        return create_engine(path, **sizes, **options)
+    return HashTable.create(path, **sizes, **options)
 
 
-def check_table(encoder: Encoder, table: HashTable) -> None:
+def check_table(encoder: Encoder, table: Engine) -> None:
     """Refuse a table of another encoder, or one of other sizes, before anything is encoded.
 
     A table of more buckets would take the codes, but some of its buckets would stay empty for ever.
@@ -47,7 +51,7 @@ def check_table(encoder: Encoder, table: HashTable) -> None:
 
 def add(
     encoder: Encoder,
-    table: HashTable,
+    table: Engine,
     parts: Iterator[Encoded],
     total: int | None,
     ids: Any,
@@ -90,7 +94,7 @@ def _check_lengths(given: dict[str, Any], count: int | None, state: str) -> None
             )
 
 
-def search(table: HashTable, queries: Encoded, top: int, options: dict[str, Any]) -> Hits:
+def search(table: Engine, queries: Encoded, top: int, options: dict[str, Any]) -> Hits:
     """Search with as many ordered buckets as the options may open."""
     first: int | None = None
     if options.get("at_least") is None:

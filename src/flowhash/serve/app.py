@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowhash import __version__
+from flowhash.engines import BrowsedEngine
 from flowhash.serve import openapi, reading, writes
 from flowhash.serve.guard import Guard
 from flowhash.serve.options import ServeOptions
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def create_app(
-    table: HashTable, encoder: Encoder | None = None, options: ServeOptions | None = None
+    table: BrowsedEngine, encoder: Encoder | None = None, options: ServeOptions | None = None
 ) -> FastAPI:
     """The HTTP API and the page for a table, as an ASGI application.
 
@@ -85,7 +86,8 @@ def _lifespan(service: Service) -> Any:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(warm_up, service)
         fresh = None
-        if not service.table.writable:
+        # A folder has one writer; others may write to an engine, and its server may be lost.
+        if not (isinstance(service.table, HashTable) and service.table.writable):
             fresh = asyncio.create_task(service.keep_fresh())
         yield
         service.closing = True

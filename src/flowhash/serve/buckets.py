@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from flowhash.engines import BrowsedEngine
 from flowhash.serve.faces import face, label_of
 from flowhash.serve.problems import ProblemError
-from flowhash.table import HashTable
-from flowhash.table.browse import bucket_loads, bucket_rows, drawn, item_at
 
 COUNTED = 5000  # items of a bucket whose classes are counted at the most
 
 
-def all_buckets(table: HashTable) -> dict[str, Any]:
+def all_buckets(table: BrowsedEngine) -> dict[str, Any]:
     """How full every bucket is."""
     return {
         "buckets": table.buckets,
         "active": table.active,
-        "loads": bucket_loads(table).tolist(),
+        "loads": table.bucket_loads().tolist(),
     }
 
 
-def one_bucket(table: HashTable, bucket: int, count: int, seed: int) -> dict[str, Any]:
+def one_bucket(table: BrowsedEngine, bucket: int, count: int, seed: int) -> dict[str, Any]:
     """One bucket: load, purity (the share of its largest class), classes, a sample of its items.
 
     Raises:
@@ -30,17 +29,14 @@ def one_bucket(table: HashTable, bucket: int, count: int, seed: int) -> dict[str
     """
     if not 0 <= bucket < table.buckets:
         raise ProblemError(404, f"there is no bucket {bucket}; expected 0 to {table.buckets - 1}")
-    rows = bucket_rows(table, bucket)
-    looked = drawn(rows, COUNTED, 0)
-    labels = Counter(
-        label for segment, row in looked if (label := label_of(segment.payload_at(row))) is not None
-    )
+    load, looked = table.bucket_payloads(bucket, COUNTED, 0)
+    labels = Counter(label for payload in looked if (label := label_of(payload)) is not None)
     classes = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     return {
         "bucket": bucket,
-        "load": sum(len(part) for _, part in rows),
+        "load": load,
         "purity": classes[0][1] / labels.total() if classes else None,
         "counted": len(looked),
         "classes": [{"label": label, "items": items} for label, items in classes],
-        "items": [face(item_at(segment, row)) for segment, row in drawn(rows, count, seed)],
+        "items": [face(item) for item in table.bucket_items(bucket, count, seed)],
     }

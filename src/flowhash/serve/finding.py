@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.engines import BrowsedEngine
 from flowhash.table import HashTable, Hits
-from flowhash.table.browse import codes_of, opened_counts, state_of
+from flowhash.table.browse import state_of
 from flowhash.table.few import FEW
 
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
@@ -78,13 +79,13 @@ class Found:
     milliseconds: float
 
 
-def is_wide(query: Query, table: HashTable) -> bool:
+def is_wide(query: Query, table: BrowsedEngine) -> bool:
     """Whether a search may open so many buckets that it takes long."""
     return query.at_least is not None or (query.probe or 0) > WIDE * table.active
 
 
 def find(
-    table: HashTable,
+    table: BrowsedEngine,
     query: Query,
     order: NDArray[np.int32],
     embeddings: NDArray[np.float32],
@@ -110,14 +111,14 @@ def find(
     codes = None
     if query.payloads:
         lines = zip(hits.ids.tolist(), hits.counts.tolist(), strict=True)
-        codes = codes_of(table, [item for line, count in lines for item in line[:count]])
-    counts = opened_counts(table, order, query.probe or table.active, query.at_least)
+        codes = table.codes_of([item for line, count in lines for item in line[:count]])
+    counts = table.opened_counts(order, query.probe or table.active, query.at_least)
     opened = [line[:count] for line, count in zip(order.tolist(), counts.tolist(), strict=True)]
     return Found(hits, codes, opened, min(times))
 
 
 def find_everywhere(
-    table: HashTable, query: Query, embeddings: NDArray[np.float32], threads: int | None
+    table: BrowsedEngine, query: Query, embeddings: NDArray[np.float32], threads: int | None
 ) -> dict[str, Any]:
     """What opening every bucket finds for one query, and how long that takes, for an answer."""
     order = np.arange(table.buckets, dtype=np.int32)[None]
@@ -139,7 +140,7 @@ def find_everywhere(
 
 
 def _hits(
-    table: HashTable,
+    table: BrowsedEngine,
     query: Query,
     order: NDArray[np.int32],
     embeddings: NDArray[np.float32],
@@ -156,6 +157,8 @@ def _hits(
 
     # The table's code for a few queries takes half the time of that for batches, unless many
     # queries of a batch open the same bucket.
+    if not isinstance(table, HashTable):
+        return search(slice(None))
     step = max(1, FEW // (query.probe or table.active))
     apart = len(order) * (query.probe or table.active) <= table.buckets
     if wide or not apart or len(order) <= step or len(state_of(table).parts) != 1:

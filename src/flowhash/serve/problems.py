@@ -97,14 +97,15 @@ def problem_of(error: BaseException) -> ProblemError:
     if isinstance(error, InputError):
         return ProblemError(422, str(error))
     number = uuid.uuid4().hex[:12]
-    LOG.error("request failed, number %s", number, exc_info=error)
-    if isinstance(error, StorageError):
+    if isinstance(error, StorageError):  # it says what is wrong; where we met it does not matter
+        LOG.error("request failed, number %s: %s", number, error)
         return ProblemError(
             503,
-            "the table's files could not be read or written; nothing was changed. The server's log "
-            f"has the reason under {number}",
+            "the table could not be read or written; try again in a moment. The server's log has "
+            f"the reason under {number}",
             "storage",
         )
+    LOG.error("request failed, number %s", number, exc_info=error)
     return ProblemError(
         500, f"the server failed on this request; its log has the reason under {number}. Report it"
     )

@@ -24,7 +24,6 @@ from flowhash.serve.queries import no_item, read_query
 from flowhash.serve.service import Service
 from flowhash.serve.writing import answer
 from flowhash.table import Item
-from flowhash.table.browse import random_items
 
 
 def _digits(text: str) -> str:
@@ -95,7 +94,7 @@ def _add_items(app: FastAPI, service: Service) -> None:
         """Draw stored items at random."""
 
         def work() -> Response:
-            total, items = random_items(service.table, count, seed)
+            total, items = service.table.sample(count, seed)
             return answer({"total": total, "items": [face(item) for item in items]})
 
         return await service.read(work)

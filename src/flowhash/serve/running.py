@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from flowhash.engines import open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.serve.app import create_app
 from flowhash.serve.options import ServeOptions
 from flowhash.serve.service import Service
 from flowhash.serve.warming import warm_up
-from flowhash.table import HashTable
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -37,13 +37,13 @@ def run(
     """Serve a table until SIGINT or SIGTERM; requests in work are answered before it returns.
 
     Args:
-        table_path: the table's folder.
+        table_path: the table's folder, or the address of an engine.
         encoder_path: its encoder's folder; None serves without one.
         options: of the server.
 
     Raises:
         InputError: the address cannot be used, or the table is of another encoder.
-        StorageError: the table cannot be opened, or another process writes it.
+        StorageError: the table cannot be opened, or another process writes to its folder.
     """
     options = options or ServeOptions()
     # What is wrong with a client's form is told to the client; it is no news for the operator.
@@ -52,7 +52,7 @@ def run(
     mode = "r+" if options.may_write else "r"
     with (
         _listening(options) as listener,
-        HashTable.open(table_path, mode) as table,
+        open_any(table_path, mode) as table,
         _polite_signals(),
     ):
         app = create_app(table, encoder, options)

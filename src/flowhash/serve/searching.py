@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.engines import BrowsedEngine
 from flowhash.errors import InputError
 from flowhash.serve.faces import described
 from flowhash.serve.finding import REPEATS, Found, Query, find, find_everywhere
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.problems import problem_of
 from flowhash.serve.writing import as_json
-from flowhash.table import HashTable
 
 if TYPE_CHECKING:
     from flowhash.serve.embedding import Embedder
@@ -35,7 +35,7 @@ class Searching:
 
     def __init__(
         self,
-        table: HashTable,
+        table: BrowsedEngine,
         embedder: Embedder | None,
         metrics: Metrics,
         threads: int | None,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from flowhash.engines import BrowsedEngine
 from flowhash.errors import StorageError
 from flowhash.serve.batcher import Batcher
 from flowhash.serve.finding import Query, is_wide
@@ -45,7 +46,9 @@ class Service:
         InputError: the table is of another encoder.
     """
 
-    def __init__(self, table: HashTable, encoder: Encoder | None, options: ServeOptions) -> None:
+    def __init__(
+        self, table: BrowsedEngine, encoder: Encoder | None, options: ServeOptions
+    ) -> None:
         self.table = table
         self.options = options
         self.embedder: Embedder | None = None
@@ -57,7 +60,8 @@ class Service:
             self.embedder = Embedder(encoder, options.threads)
         self.metrics = Metrics(self.count)
         self.gate = Gate(options, table.writable)
-        self.stats = CachedStats(table)
+        # Other engines keep their figures themselves.
+        self.stats = CachedStats(table) if isinstance(table, HashTable) else table.stats
         self.searching = Searching(table, self.embedder, self.metrics, options.threads)
         self._light = Batcher(
             self.searching.batch, options.max_batch, options.timeout, "flowhash-search"
@@ -91,8 +95,27 @@ class Service:
         """How many items there are; 0 in a table that was closed."""
         return len(self.table) if self.open else 0
 
+    def check_reachable(self) -> None:
+        """Refuse work on an engine whose server is lost: it would wait in vain, and hold up others.
+
+        Raises:
+            ProblemError: 503, until :meth:`keep_fresh` has reached it again.
+        """
+        if self.broken and not isinstance(self.table, HashTable):
+            raise ProblemError(
+                503,
+                "the server that keeps the table does not answer; try again in a moment",
+                "storage",
+                {"Retry-After": "1"},
+            )
+
     async def search(self, query: Query) -> bytes:
-        """The answer to a query, together with others that came at the same time."""
+        """The answer to a query, together with others that came at the same time.
+
+        Raises:
+            ProblemError: 503 while the table's server is lost, 504 when it takes too long.
+        """
+        self.check_reachable()
         encoded = query.order is None and self.takes_images
         slow = encoded or query.compare or is_wide(query, self.table)
         return await (self._heavy if slow else self._light).ask(query)
@@ -103,8 +126,9 @@ class Service:
         """Run something that reads in a thread.
 
         Raises:
-            ProblemError: 504 when it takes too long.
+            ProblemError: 503 while the table's server is lost, 504 when it takes too long.
         """
+        self.check_reachable()
         return await self._within(self.deadline(), self._readers, lambda: work(*given, **named))
 
     async def decode(
@@ -143,8 +167,10 @@ class Service:
         """Run something that writes, alone. Once begun it is waited for, however long it takes.
 
         Raises:
-            ProblemError: 504 when others wrote too long; nothing was changed then.
+            ProblemError: 503 while the table's server is lost, 504 when others wrote too long;
+                nothing was changed then.
         """
+        self.check_reachable()
         try:
             await asyncio.wait_for(self._writing.acquire(), self.options.timeout)
         except (TimeoutError, asyncio.TimeoutError) as error:
@@ -166,6 +192,8 @@ class Service:
             await asyncio.sleep(REFRESH)
             try:
                 await loop.run_in_executor(self._readers, self.table.refresh)
+                if self.broken:
+                    LOG.warning("the table can be read again")
                 self.broken = False
             except Exception as error:  # whatever it is, the next look may succeed
                 if not self.broken:

@@ -137,12 +137,8 @@ class Segment:
 
     def embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
         """The embeddings of neighbouring rows as float32, unchecked [m, dim]."""
-        highs = self.arrays.highs[start:stop]
-        if self.halves:
-            return highs.view(np.float16).astype(np.float32)
-        lows = self.arrays.lows[start:stop].astype(np.uint32)
-        floors = (highs - (lows >> 15)).astype(np.uint32)
-        return ((floors << np.uint32(16)) | lows).view(np.float32)
+        lows = None if self.halves else self.arrays.lows[start:stop]
+        return joined(self.arrays.highs[start:stop], lows)
 
     def sound_embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
         """The same, compared with their checksums first."""
@@ -150,6 +146,15 @@ class Segment:
         if fault != -1:
             self.fail(fault)
         return self.embeddings(start, stop)
+
+    def sound_embeddings_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The embeddings of any rows as float32, all of the segment's compared first [m, dim]."""
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+            return self.sound_embeddings(int(rows[0]), int(rows[-1]) + 1)
+        self.ensure("embeddings") if self.halves else self.ensure("highs", "lows")
+        highs = self.arrays.highs[rows]
+        lows = self.arrays.lows[rows] if not self.halves else None
+        return joined(highs, lows)
 
     def codes_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """The codes of rows [m, k]."""
@@ -210,6 +215,15 @@ class Segment:
             return texts.at(row).decode()
         except UnicodeDecodeError:
             self.fail(BROKEN)
+
+
+def joined(highs: NDArray[np.uint16], lows: NDArray[np.uint16] | None) -> NDArray[np.float32]:
+    """Stored halves as float32; without lower ones they are float16."""
+    if lows is None:
+        return highs.view(np.float16).astype(np.float32)
+    lower = lows.astype(np.uint32)
+    floors = (highs - (lower >> 15)).astype(np.uint32)
+    return ((floors << np.uint32(16)) | lower).view(np.float32)
 
 
 def texts_fit(texts: Strings) -> bool:

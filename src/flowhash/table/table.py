@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.errors import InputError, StorageError
 from flowhash.table import answers, arguments, change
 from flowhash.table.arrays import METRICS
+from flowhash.table.browse import Browsing
 from flowhash.table.fingerprint import check_encoder, check_vectors
 from flowhash.table.folder import Folder
 from flowhash.table.hits import Hits
@@ -21,10 +22,9 @@ from flowhash.table.ids import STRING, read_ids
 from flowhash.table.manifest import Settings
 from flowhash.table.search import Searcher
 from flowhash.table.state import State
-from flowhash.table.view import TableView
 
 
-class HashTable(TableView):
+class HashTable(Browsing):
     """A hash table: items in the k buckets of their codes, ranked by their embeddings.
 
     Make one with :meth:`create`, or open a stored one with :meth:`open`. Searches may run in many

@@ -74,6 +74,14 @@ class TableView:
         return self._state is not None and (self._folder is None or self._folder.writable)
 
     @property
+    def version(self) -> str:
+        """Tells this state of a stored table from every other, and from other tables."""
+        if self._folder is None:
+            return f"in memory {id(self._open_state())}"
+        manifest = self._folder.manifest
+        return f"{manifest.identity} {manifest.generation}"
+
+    @property
     def next_id(self) -> int:
         """The id of the next item that is added without one."""
         return self._open_state().next_id

@@ -1,4 +1,4 @@
-"""``index``, ``search`` and ``serve``: what puts an encoder to work."""
+"""``index``, ``search``, ``serve`` and ``copy``: what puts an encoder to work."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=example)(index)
     app.command(epilog="Example:  flowhash search pets.table cat.jpg --top 5")(search)
     app.command(epilog="Example:  flowhash serve pets.table --open")(serve)
+    example = "Example:  flowhash copy pets.table 'postgresql://localhost/shop?table=pets'"
+    app.command(epilog=example)(copy)
 
 
 def index(
@@ -34,7 +36,20 @@ def index(
             "cifar100, imagenet32. Labels are kept where there are any.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The table's folder; one that is there is added to.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The table's folder; one that is there is added to. This, or --to."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            autocompletion=options.complete_address,
+            help="Instead of --out: postgresql://HOST/DATABASE?table=NAME or "
+            "qdrant://HOST:6333/COLLECTION.",
+        ),
+    ] = None,
+    distribute: options.Distribute = False,
     split: Annotated[
         str, typer.Option(help="Of digits, cifar100, imagenet32: train, validation, test or all.")
     ] = "train",
@@ -77,25 +92,27 @@ def index(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Put items into a table, so that they are found: encode, add, keep on disk.
+    """Put items into a table, so that they are found: encode, add, keep.
 
-    Each batch is safe on disk before the next begins. Ctrl-C stops it; the same command goes on
+    The table is a folder (--out), or kept by PostgreSQL or Qdrant (--to). Each batch is safe on
+    disk before the next begins. Ctrl-C stops it; the same command goes on
     where it stopped. The table remembers its encoder: search and serve need no other word.
     """
-    from flowhash.cli.index import index
+    from flowhash.cli.index import chosen_place, index
     from flowhash.cli.indexing import TableChoices
 
-    choices = TableChoices(ids, pictures, metric, dtype)
+    place = chosen_place(context, out, to, distribute)
+    choices = TableChoices(ids, pictures, metric, dtype, distribute)
     reply = Reply(quiet, as_json)
     index(
-        context, encoder, items, split, opening(context), out, choices, replace, again, batch,
+        context, encoder, items, split, opening(context), place, choices, replace, again, batch,
         device,
         reply,
     )  # fmt: skip
 
 
 def search(
-    table: options.TablePath,
+    table: options.TablePlace,
     queries: Annotated[
         list[str],
         typer.Argument(
@@ -111,20 +128,28 @@ def search(
     at_least: Annotated[
         int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of an address: only items with this in their payload, such as label=cat. May be "
+            "given again: all keys must hold, with one of the values given for each.",
+        ),
+    ] = None,
     device: options.Device = "auto",
     config: options.Config = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Find the stored items nearest to a query, and see how little was scanned."""
-    from flowhash.cli.search import Asked, search
+    from flowhash.cli.search import Asked, conditions, search
 
-    asked = Asked(queries, top, probe, at_least)
+    asked = Asked(queries, top, probe, at_least, conditions(where or ()))
     search(table, encoder, asked, device, Reply(quiet, as_json))
 
 
 def serve(
-    table: options.TablePath,
+    table: options.TablePlace,
     encoder: options.OwnEncoder = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0 for other machines.")
@@ -181,3 +206,39 @@ def serve(
         "threads": threads, "allowed_hosts": tuple(allowed_host or ()),
     }  # fmt: skip
     serve(table, encoder, api_key, api_key_file, facts)
+
+
+def copy(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            autocompletion=options.complete_address,
+            help="The table's folder; or an address, to copy from there.",
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            autocompletion=options.complete_address,
+            help="postgresql://HOST/DATABASE?table=NAME or qdrant://HOST:6333/COLLECTION, where "
+            "nothing is yet; or a new folder, to copy from an address.",
+        ),
+    ],
+    distribute: options.Distribute = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Remove an unfinished copy and begin anew.")
+    ] = False,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Copy a table into PostgreSQL or Qdrant, or back into a folder, and compare the two.
+
+    Ctrl-C, or a server that is lost, leaves a copy that nobody can search; the same command goes on
+    where it stopped.
+    """
+    from flowhash.cli.copy import copy
+
+    copy(source, target, distribute, restart, Reply(quiet, as_json))

@@ -30,15 +30,15 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    table: options.TablePath,
+    table: options.TablePlace,
     config: options.Config = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
     """Read every byte, compare it with its checksum, and see that all fits together.
 
-    Exits with 0 if the table is clean, with 1 if anything is wrong with it, and with 2 if there is
-    no table.
+    Of an address every item is read; its bytes are the server's own to check. Exits with 0 if the
+    table is clean, with 1 if anything is wrong with it, and with 2 if there is no table.
     """
     from flowhash.cli.table import check
 
@@ -46,7 +46,7 @@ def check(
 
 
 def stats(
-    table: options.TablePath,
+    table: options.TablePlace,
     config: options.Config = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -58,12 +58,15 @@ def stats(
 
 
 def compact(
-    table: options.TablePath,
+    table: options.TablePlace,
     config: options.Config = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> None:
-    """Merge all segments into one and drop what was deleted: the fastest to search."""
+    """Merge all segments into one and drop what was deleted: the fastest to search.
+
+    For tables in folders; engines tidy up by themselves.
+    """
     from flowhash.cli.table import compact
 
     compact(table, Reply(quiet, as_json))

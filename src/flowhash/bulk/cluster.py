@@ -1,0 +1,251 @@
+"""The parts of a job on a Ray cluster, whatever happens to its workers and nodes.
+
+Each worker is an actor that does one part at a time, so that what it opened serves many parts. A
+part is only given to a worker that has answered: one that waits for a free CPU, perhaps for ever,
+holds nobody up. When a worker or its node dies, its part goes back to the others, and another
+worker is asked for. A worker takes one CPU, and one CPU of the cluster is left free, because
+programs whose actors take every CPU wait for themselves.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import flowhash
+from flowhash.bulk.job import Done, Job, Worker
+from flowhash.errors import InputError, StorageError
+from flowhash.extras import require
+from flowhash.threads import available_threads
+
+LOCAL = "local"
+MOST_DEATHS = 5  # of workers at one part
+MOST_FAILED_STARTS = 5  # one after the other
+PATIENCE = 30.0  # seconds without a worker before it is said
+ANSWER_SECONDS = 10.0  # for an address to answer
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+class RayRunner:
+    """Does parts on a Ray cluster; a context manager, which keeps its workers between jobs.
+
+    Args:
+        address: "local" for a new cluster on this machine, "auto" for the one that runs here, or
+            host:port or ray://host:port.
+        workers: how many; one less than the cluster has CPUs by default.
+        gpus: that a worker takes.
+
+    Raises:
+        InputError: the address does not answer, or the cluster is too small.
+        MissingExtraError: Ray is not installed.
+    """
+
+    def __init__(self, address: str, workers: int | None = None, gpus: float = 0) -> None:
+        self.address, self._asked, self._gpus = address, workers, gpus
+        for name, value in QUIET.items():
+            os.environ.setdefault(name, value)
+        self._ray: Any = require("ray", "ray")
+        self._errors: Any = require("ray.exceptions", "ray")
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            self._connect()
+        # What is under way: a part, or None while a worker is starting.
+        self._under_way: dict[Any, tuple[Any, int | None]] = {}
+        self._idle: list[Any] = []
+        self._failed_starts = self._runs = 0
+
+    def __enter__(self) -> RayRunner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the workers go, and leave the cluster."""
+        for worker in [*self._idle, *(worker for worker, _ in self._under_way.values())]:
+            self._dismiss(worker)
+        self._idle.clear()
+        self._under_way.clear()
+        if self._ours:
+            self._ray.shutdown()
+
+    def run(self, job: Job, parts: Sequence[int]) -> Iterator[Done]:
+        """Do these parts, in any order.
+
+        Raises:
+            InputError: the error of a part, as the worker raised it, or parts that end workers.
+            StorageError: the cluster is gone.
+        """
+        waiting = collections.deque(parts)
+        deaths: collections.Counter[int] = collections.Counter()
+        size = self._size() if parts else 0
+        heard = time.monotonic()
+        self._runs += 1
+        try:
+            while waiting or self._has_parts():
+                self._hand_out(job, waiting, size)
+                ready, _ = self._ray.wait(list(self._under_way), timeout=1.0)
+                if ready or self._has_parts():
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > PATIENCE:
+                    heard = self._say_waiting()
+                for reference in ready:
+                    worker, part = self._under_way.pop(reference)
+                    rows = self._result(reference, worker, part)
+                    if part is None:
+                        continue
+                    if rows is not None:
+                        yield Done(part, rows)
+                    else:
+                        self._give_back(part, deaths, waiting)
+        except (ConnectionError, self._errors.RaySystemError) as error:
+            raise StorageError(
+                f"the cluster at {self.address} is gone ({_line(error)}); start it again, the same "
+                "command goes on with the parts that are missing"
+            ) from error
+        finally:
+            self._forget_parts()
+
+    def _hand_out(self, job: Job, waiting: collections.deque[int], size: int) -> None:
+        """Give parts to workers that have none; ask for more workers if there are too few."""
+        there = len(self._idle) + len(self._under_way)
+        for _ in range(there, min(size, len(waiting) + len(self._under_way))):
+            worker = self._hire(size)
+            self._under_way[worker.version.remote()] = (worker, None)
+        while waiting and self._idle:
+            worker, part = self._idle.pop(), waiting.popleft()
+            self._under_way[worker.do.remote(job, part, self._runs)] = (worker, part)
+
+    def _result(self, reference: Any, worker: Any, part: int | None) -> int | None:
+        """The rows of a part; None if the worker died, or if it has only just started."""
+        try:
+            value = self._ray.get(reference)
+        except self._errors.RayTaskError as error:  # of ours: it would happen again
+            cause = getattr(error, "cause", None)
+            raise cause if isinstance(cause, Exception) else error from None
+        except self._errors.RayError as error:
+            self._dismiss(worker)
+            if part is None:
+                self._note_failed_start(error)
+            return None
+        self._idle.append(worker)
+        if part is not None:
+            return int(value)
+        self._failed_starts = 0
+        if value != flowhash.__version__:
+            raise InputError(
+                f"a node of {self.address} has FlowHash {value}, this machine "
+                f"{flowhash.__version__}; install the same on all of them"
+            )
+        return None
+
+    def _give_back(
+        self, part: int, deaths: collections.Counter[int], waiting: collections.deque[int]
+    ) -> None:
+        deaths[part] += 1
+        if deaths[part] >= MOST_DEATHS:
+            raise InputError(
+                f"part {part} has ended {MOST_DEATHS} workers; the memory of a node may be too "
+                "small for it. Cut the work into smaller parts with --rows"
+            )
+        waiting.appendleft(part)
+
+    def _note_failed_start(self, error: Exception) -> None:
+        self._failed_starts += 1
+        if self._failed_starts >= MOST_FAILED_STARTS:
+            raise InputError(
+                f"workers do not start on {self.address}: {_line(error)}; install the same "
+                "FlowHash, with the extra [ray], on every node"
+            ) from error
+
+    def _hire(self, size: int) -> Any:
+        share = 1.0 if size <= self._cpus() - 1 else 0.5
+        remote = self._ray.remote(
+            num_cpus=share, num_gpus=self._gpus, max_restarts=0, scheduling_strategy="SPREAD"
+        )
+        return remote(Worker).remote(1)
+
+    def _dismiss(self, worker: Any) -> None:
+        with contextlib.suppress(Exception):  # it may be gone already, and the cluster with it
+            self._ray.kill(worker)
+
+    def _has_parts(self) -> bool:
+        return any(part is not None for _, part in self._under_way.values())
+
+    def _forget_parts(self) -> None:
+        """Stop workers that are still at a part which nobody waits for any more."""
+        for reference, (worker, part) in list(self._under_way.items()):
+            if part is not None:
+                self._dismiss(worker)
+                del self._under_way[reference]
+
+    def _say_waiting(self) -> float:
+        print(
+            f"flowhash: waiting for a free CPU of the cluster at {self.address}; Ctrl-C stops",
+            file=sys.stderr,
+            flush=True,
+        )
+        return time.monotonic()
+
+    def _cpus(self) -> int:
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def _size(self) -> int:
+        """How many workers; a worker takes half a CPU where whole ones would take them all."""
+        cpus = self._cpus()
+        if self._asked is None:
+            return max(1, cpus - 1)
+        most = max(1, 2 * cpus - 1)
+        if self._asked > most:
+            raise InputError(
+                f"--workers is {self._asked}, but the cluster at {self.address} has {cpus} CPUs; "
+                f"expected {most} at the most"
+            )
+        return self._asked
+
+    def _connect(self) -> None:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if self.address == LOCAL:
+            # One more than there are workers, which is the one that stays free.
+            options["num_cpus"] = (self._asked or available_threads()) + 1
+            options["include_dashboard"] = False
+        elif self.address != "auto":
+            _knock(self.address)
+        try:
+            self._ray.init(address=self.address, **options)
+        except Exception as error:  # of many kinds, all of them about the address
+            raise InputError(
+                f"no Ray cluster answers at {self.address}: {_line(error)}; start one with `ray "
+                "start --head`, or give --ray local for one on this machine"
+            ) from error
+
+
+def _knock(address: str) -> None:
+    """See that somebody listens, because Ray itself waits for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(
+            f"--ray is {address!r}; expected local, auto, host:port or ray://host:port"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"no Ray cluster answers at {address}: {_line(error)}; start one with `ray start "
+            "--head`, or give --ray local for one on this machine"
+        ) from error
+
+
+def _line(error: BaseException) -> str:
+    """What an error says, in one line: the last, which says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__).rstrip(".")

@@ -1,0 +1,239 @@
+"""Items of any kind as codes and embeddings in parquet files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.bulk.columns import matrix, plain, write_columns
+from flowhash.bulk.job import Runner
+from flowhash.bulk.work import Plan, Work, even_sizes, identity_of, part_name
+from flowhash.data import NAMED, Collection, open_collection
+from flowhash.errors import InputError
+from flowhash.extras import require
+
+if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
+
+ROWS = 50_000  # items of a part
+BATCH = 5000  # items that are in memory at once
+ID_KINDS = {"numbers": "int64", "names": "string"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Items as they are opened, on every node in the same way.
+
+    Attributes:
+        source: a folder of images, a file, or the name of a data set.
+        split: of a data set.
+        options: of ``open_collection``, by their names.
+    """
+
+    source: str
+    split: str = "train"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def open(self, encoder: Encoder) -> Collection:
+        """The items, brought to the encoder's size."""
+        return open_collection(
+            self.source, size=encoder.preprocessing.size, split=self.split, **dict(self.options)
+        )
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How items are encoded.
+
+    Attributes:
+        ids: "numbers" or "names"; None for names where items are files, else numbers.
+        probe: ordered buckets that are kept of each, for queries; None for k.
+        pictures: keep a small picture of each image.
+        batch: items in memory at once.
+        device: "auto", "cpu" or "cuda".
+    """
+
+    ids: str | None = None
+    probe: int | None = None
+    pictures: bool = True
+    batch: int = BATCH
+    device: str = "auto"
+
+
+USUAL = Choices()
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A job: some items as rows of a parquet file.
+
+    Attributes:
+        encoder: its folder.
+        source: the items.
+        count: how many there are, in all.
+        choices: how; ``ids`` and ``probe`` are told.
+        out: where files go.
+        rows: items of a part.
+    """
+
+    encoder: Path
+    source: Source
+    count: int
+    choices: Choices
+    out: Path
+    rows: int
+
+    def open(self) -> tuple[Encoder, Collection]:
+        """Load the encoder and open the items, once a worker."""
+        from flowhash.encoder import Encoder
+
+        encoder = Encoder.load(self.encoder)
+        items = self.source.open(encoder)
+        if len(items) != self.count:
+            raise InputError(
+                f"{self.source.source} has {len(items)} items on a worker, but {self.count} where "
+                "the command was given; every node must see the same files"
+            )
+        return encoder, items
+
+    def do(self, opened: tuple[Encoder, Collection], part: int, threads: int | None) -> int:
+        """Encode one part, batch by batch."""
+        encoder, items = opened
+        first, last = part * self.rows, min(self.count, (part + 1) * self.rows)
+        codes, vectors, buckets = [], [], []
+        payloads: list[str] = []
+        for start in range(first, last, self.choices.batch):
+            stop = min(last, start + self.choices.batch)
+            taken = items.take(np.arange(start, stop))
+            made = encoder.encode(taken, device=self.choices.device)
+            codes.append(made.codes)
+            vectors.append(made.embeddings)
+            buckets.append(made.ordered_buckets(self.choices.probe))
+            told = items.payloads(start, taken, self.choices.pictures)
+            payloads += [json.dumps(payload, separators=(",", ":")) for payload in told]
+        columns = {
+            "id": plain(_ids(items, first, last, self.choices.ids)),
+            "code": matrix(np.concatenate(codes)),
+            "embedding": matrix(np.concatenate(vectors)),
+            "buckets": matrix(np.concatenate(buckets)),
+            "payload": plain(payloads),
+        }
+        path = self.out / f"{part_name(part)}.parquet"
+        write_columns(path, columns, facts_of(encoder))
+        return last - first
+
+
+def facts_of(encoder: Encoder) -> dict[str, Any]:
+    """What a file says of the encoder; it is the same in all files."""
+    return {
+        "kind": "encoded", "version": 1, "encoder": encoder.fingerprint,
+        "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim,
+    }  # fmt: skip
+
+
+def encode(
+    encoder: Path,
+    source: Source,
+    out: Path,
+    runner: Runner,
+    choices: Choices = USUAL,
+    *,
+    rows: int | None = None,
+    restart: bool = False,
+    show: bool = False,
+) -> Work:
+    """Encode items into parquet files.
+
+    Args:
+        encoder: the folder of a saved encoder.
+        source: the items.
+        out: folder for the files; the same call goes on where it was stopped.
+        runner: who does it.
+        choices: how.
+        rows: items of a file.
+        restart: drop what is in ``out`` and begin anew.
+        show: whether to show a bar.
+
+    Raises:
+        InputError: the encoder does not take the items, or ``out`` holds something else.
+    """
+    require("torch", "learn")
+    require("pyarrow", "ray")
+    from flowhash.encoder import Encoder
+
+    loaded = Encoder.load(encoder)
+    items = source.open(loaded)
+    _check(loaded, items, source, choices, rows)
+    kind = choices.ids or ("names" if items.files else "numbers")
+    chosen = Choices(
+        kind, choices.probe or loaded.active, choices.pictures, choices.batch, choices.device
+    )
+    most = rows or ROWS
+    plan = Plan(
+        "encode",
+        {"encoder": loaded.fingerprint, "items": _identity(items, source)},
+        {"ids": kind, "probe": chosen.probe, "pictures": chosen.pictures},
+        even_sizes(len(items), most),
+    )
+    with Work(out, plan, restart=restart) as work:
+        job = Encoding(encoder.absolute(), source, len(items), chosen, out.absolute(), most)
+        work.carry_out(job, runner, "encode", show)
+        work.finish()
+    return work
+
+
+def _check(
+    encoder: Encoder, items: Collection, source: Source, choices: Choices, rows: int | None
+) -> None:
+    """Refuse what cannot be encoded, before there is a folder."""
+    if choices.ids not in (None, *ID_KINDS):
+        raise InputError(f"--ids is {choices.ids!r}; expected {' or '.join(ID_KINDS)}")
+    if choices.probe is not None and not 1 <= choices.probe <= encoder.buckets:
+        raise InputError(
+            f"--probe is {choices.probe}; expected 1 to {encoder.buckets}, the number of buckets"
+        )
+    if choices.batch < 1 or (rows is not None and rows < 1):
+        raise InputError(f"--batch is {choices.batch}, --rows {rows}; expected 1 or more")
+    if items.items.kind != encoder.preprocessing.kind:
+        raise InputError(
+            f"{source.source} holds {items.items.kind}, but the encoder takes "
+            f"{encoder.preprocessing.kind}; give items of the kind that it was trained on"
+        )
+    if not len(items):
+        raise InputError(f"{source.source} has no items; give at least one")
+    try:
+        encoder.encode(items.take(np.arange(1)), device=choices.device)
+    except InputError as error:
+        raise InputError(f"{source.source} does not fit the encoder {error}") from error
+
+
+def _identity(items: Collection, source: Source) -> list[Any]:
+    """What tells items from others: where they are, how many, and their names or their file."""
+    place = source.source
+    digest = hashlib.sha256()
+    if items.files:
+        for name in items.names:
+            digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
+    file = Path(items.source)
+    status = identity_of([file]) if place not in NAMED and file.is_file() else []
+    options = sorted((name, str(value)) for name, value in source.options)
+    return [
+        place,
+        source.split,
+        [list(pair) for pair in options],
+        len(items),
+        digest.hexdigest(),
+        status,
+    ]
+
+
+def _ids(items: Collection, first: int, last: int, kind: str | None) -> NDArray[Any] | list[str]:
+    if kind == "names":
+        return [str(name) for name in items.names[first:last]]
+    return np.arange(first, last, dtype=np.int64)

@@ -1,0 +1,251 @@
+"""Encoded items into one table: segments are built in parallel, and taken over in one step."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowhash.bulk.columns import read_columns, rows_of
+from flowhash.bulk.encoded import Encoded, open_encoded
+from flowhash.bulk.job import Runner
+from flowhash.bulk.stored import StoredTable
+from flowhash.bulk.work import (
+    Interrupted,
+    Plan,
+    Work,
+    identity_of,
+    part_name,
+    unfinished_name,
+)
+from flowhash.errors import InputError
+from flowhash.table import HashTable
+from flowhash.table.adopt import adopt, holds, tidy
+from flowhash.table.files import flush_folder, replace_file
+from flowhash.table.fingerprint import check_vectors
+from flowhash.table.manifest import SegmentFile, Settings
+
+FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
+ADOPTING = "_adopting.json"
+SEGMENT_BYTES = 1 << 28  # of embeddings in a segment, which bound a worker's memory
+COLUMNS = ["id", "code", "embedding"]
+
+
+@dataclass(frozen=True)
+class Building:
+    """A job: each part is a table of one segment.
+
+    Attributes:
+        files: of each part, in their order.
+        settings: of the table.
+        out: where the parts go.
+        payloads: whether the files have any.
+        encoder: the fingerprint of the files, or None.
+    """
+
+    files: tuple[tuple[Path, ...], ...]
+    settings: Settings
+    out: Path
+    payloads: bool
+    encoder: str | None
+
+    def open(self) -> None:
+        """Nothing is shared between parts."""
+
+    def do(self, opened: None, part: int, threads: int | None) -> int:
+        """Build one table, and give it its name when it is on disk."""
+        path = self.out / part_name(part)
+        unfinished = unfinished_name(path)
+        try:
+            rows = self._build(unfinished, self.files[part])
+            try:
+                unfinished.rename(path)
+            except OSError:
+                if not path.exists():  # then another worker was faster
+                    raise
+            flush_folder(self.out)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        return rows
+
+    def _build(self, path: Path, files: tuple[Path, ...]) -> int:
+        names = [*COLUMNS, *(["payload"] if self.payloads else [])]
+        tables = [(file, read_columns(file, names)) for file in files]
+        codes = [rows_of(file, "code", table.column("code"), np.int32) for file, table in tables]
+        vectors = [
+            rows_of(file, "embedding", table.column("embedding"), np.float32)
+            for file, table in tables
+        ]
+        ids = [_ids(file, table.column("id"), self.settings.ids) for file, table in tables]
+        texts: list[Any] = []
+        for file, table in tables:
+            texts += _payloads(file, table.column("payload")) if self.payloads else []
+        with HashTable.create(path, **asdict(self.settings)) as made:
+            try:
+                made.add(
+                    np.concatenate(codes), np.concatenate(vectors), np.concatenate(ids),
+                    texts or None, encoder=self.encoder,
+                )  # fmt: skip
+            except InputError as error:
+                raise InputError(f"{files[0]}: {error}") from error
+        return sum(table.num_rows for _, table in tables)
+
+
+@dataclass(frozen=True)
+class TableChoices:
+    """Of a new table; None is what the table has that is there, or the usual."""
+
+    metric: str | None = None
+    dtype: str | None = None
+    buckets: int | None = None
+
+
+USUAL = TableChoices()
+
+
+def index(
+    encoded: Path,
+    out: Path,
+    runner: Runner,
+    choices: TableChoices = USUAL,
+    *,
+    rows: int | None = None,
+    compact: bool = False,
+    restart: bool = False,
+    show: bool = False,
+) -> tuple[int, Work]:
+    """Put encoded items into a table, as adding the files one after another would.
+
+    Args:
+        encoded: a folder of ``bulk encode``, or one file of it.
+        out: the table's folder; one that is there is added to.
+        runner: who builds the segments.
+        choices: of a new table.
+        rows: items of a segment, about; 256 MiB of embeddings by default.
+        compact: merge everything into one segment at the end.
+        restart: drop segments that were built before, and begin anew.
+        show: whether to show a bar.
+
+    Returns:
+        How many items the table has, and the work.
+
+    Raises:
+        InputError: the items do not fit the table.
+        StorageError: files cannot be read or written.
+    """
+    items = open_encoded(encoded, COLUMNS)
+    groups, sizes = _groups(items, rows or max(1, SEGMENT_BYTES // (4 * items.widths["embedding"])))
+    with _open_table(out, items, choices) as table:
+        settings = StoredTable.of(out).settings
+        place = out.absolute() / FOLDER
+        plan = Plan("index", {"encoded": identity_of(items.files)}, asdict(settings), sizes)
+        with Work(place, plan, "", restart, takes_over=True) as work:
+            if work.plan.finished:
+                work.before = work.done = work.plan.rows
+            else:
+                job = Building(groups, settings, place, items.payloads, items.encoder)
+                _adopt(table, work, job, runner, show)
+            _drop_parts(work)
+            if compact:
+                table.compact()
+        return len(table), work
+
+
+def _adopt(table: HashTable, work: Work, job: Building, runner: Runner, show: bool) -> None:
+    """Build what is missing, and make all of it the table's, once."""
+    note = work.folder / ADOPTING
+    if not (note.exists() and holds(table, _read_note(note))):
+        work.carry_out(job, runner, "build segments", show)
+        parts = [work.path(part) for part in range(len(work.plan.sizes))]
+        try:
+            adopt(table, parts, lambda files: _write_note(note, files))
+        except KeyboardInterrupt:
+            raise Interrupted("all segments are built, none is in the table") from None
+    work.finish()
+    tidy(table)
+
+
+def _drop_parts(work: Work) -> None:
+    """Remove what is in the table by now."""
+    (work.folder / ADOPTING).unlink(missing_ok=True)
+    for part in range(len(work.plan.sizes)):
+        shutil.rmtree(work.path(part), ignore_errors=True)
+
+
+def _groups(items: Encoded, most: int) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
+    """Neighbouring files that become one segment, and the rows of each group."""
+    groups: list[list[Path]] = []
+    sizes: list[int] = []
+    for path, rows in zip(items.files, items.rows, strict=True):
+        if not groups or sizes[-1] + rows > most:
+            groups.append([])
+            sizes.append(0)
+        groups[-1].append(path)
+        sizes[-1] += rows
+    return tuple(tuple(path.absolute() for path in group) for group in groups), sizes
+
+
+def _open_table(out: Path, items: Encoded, choices: TableChoices) -> HashTable:
+    """The table that is there, which must fit, or a new one."""
+    buckets = items.buckets or choices.buckets
+    if (out / "manifest.json").exists():
+        table = HashTable.open(out, "r+")
+        wanted = {
+            "buckets": buckets, "dim": items.widths["embedding"], "active": items.widths["code"],
+            "id_kind": items.ids, "metric": choices.metric, "dtype": choices.dtype,
+        }  # fmt: skip
+        try:
+            check_vectors(table.encoder, items.encoder)
+            for name, value in wanted.items():
+                if value is not None and value != getattr(table, name):
+                    raise InputError(
+                        f"{out} has {name}={getattr(table, name)}, but {name}={value} came with "
+                        f"{items.place}; give another --out, or items that fit"
+                    )
+        except BaseException:
+            table.close()
+            raise
+        return table
+    if buckets is None:
+        raise InputError(
+            f"{items.place} does not say how many buckets there are, because `bulk encode` did not "
+            "write it; give --buckets"
+        )
+    assert items.ids is not None
+    return HashTable.create(
+        out, buckets=buckets, dim=items.widths["embedding"], active=items.widths["code"],
+        metric=choices.metric or "euclidean", dtype=choices.dtype or "float32", ids=items.ids,
+        encoder=items.encoder,
+    )  # fmt: skip
+
+
+def _ids(path: Path, column: Any, kind: str) -> Any:
+    if column.null_count:
+        raise InputError(f"{path}: {column.null_count} rows have no id; give every row one")
+    return column.to_numpy() if kind == "int64" else np.array(column.to_pylist(), object)
+
+
+def _payloads(path: Path, column: Any) -> list[Any]:
+    try:
+        return [None if text is None else json.loads(text) for text in column.to_pylist()]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: a payload is not JSON ({error}); expected an object or nothing"
+        ) from error
+
+
+def _write_note(path: Path, files: list[SegmentFile]) -> None:
+    replace_file(path, json.dumps([asdict(file) for file in files]).encode())
+
+
+def _read_note(path: Path) -> list[SegmentFile]:
+    try:
+        return [
+            SegmentFile(**{**fields, "deleted": None}) for fields in json.loads(path.read_bytes())
+        ]
+    except (OSError, TypeError, ValueError):
+        return []  # cut short before it was flushed: nothing was committed after it

@@ -1,0 +1,121 @@
+"""The neighbours of every item of a table: a join of the table with itself, bucket by bucket."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.bulk.answers import write_answers
+from flowhash.bulk.job import Runner
+from flowhash.bulk.stored import StoredTable
+from flowhash.bulk.work import Plan, Work, even_sizes, part_name
+from flowhash.errors import InputError
+from flowhash.table import HashTable, Hits
+from flowhash.table.places import stored_between
+
+ROWS = 25_000  # items of a part
+ANSWERS = 1 << 22  # places for neighbours of a part
+
+
+@dataclass(frozen=True)
+class Join:
+    """A job: the neighbours of some items of a table, among those of their own buckets.
+
+    Items lie in the order of their codes, so that those of a part have few buckets.
+
+    Attributes:
+        table: whose items they are.
+        out: where answers go.
+        rows: items of a part.
+        top: neighbours of an item.
+    """
+
+    table: StoredTable
+    out: Path
+    rows: int
+    top: int
+
+    def open(self) -> HashTable:
+        """Map the table."""
+        return self.table.open()
+
+    def do(self, opened: HashTable, part: int, threads: int | None) -> int:
+        """Find the neighbours of one part."""
+        pieces = list(stored_between(opened, part * self.rows, (part + 1) * self.rows))
+        ids = np.concatenate([piece.ids for piece in pieces])
+        hits = opened.search(
+            np.concatenate([piece.codes for piece in pieces]),
+            np.concatenate([piece.embeddings for piece in pieces]),
+            self.top + 1,
+            threads=threads,
+        )
+        rows = np.arange(part * self.rows, part * self.rows + len(ids))
+        write_answers(self.out / f"{part_name(part)}.parquet", rows, ids, without_itself(hits, ids))
+        return len(ids)
+
+
+def without_itself(hits: Hits, ids: NDArray[Any]) -> Hits:
+    """Hits with one place less: without the item ``ids[i]`` in line i, or without the last.
+
+    An item is not always the nearest to itself: others may be equal to it, and by the inner
+    product longer ones are nearer. Where it is not among the hits, those before the last are the
+    nearest others.
+    """
+    own = hits.ids == ids[:, None]
+    found = own.any(axis=1)
+    dropped = np.where(found, own.argmax(axis=1), hits.ids.shape[1] - 1)
+    kept = np.arange(hits.ids.shape[1]) != dropped[:, None]
+    shape = (len(ids), hits.ids.shape[1] - 1)
+    return Hits(
+        hits.ids[kept].reshape(shape),
+        hits.distances[kept].reshape(shape),
+        np.minimum(hits.counts - found, shape[1]),
+        hits.scanned - 1,  # with itself it was compared, too
+    )
+
+
+def neighbours(
+    table: Path,
+    out: Path,
+    runner: Runner,
+    *,
+    top: int = 10,
+    rows: int | None = None,
+    restart: bool = False,
+    show: bool = False,
+) -> Work:
+    """Write the nearest other items of every item, among those that share a bucket with it.
+
+    Args:
+        table: its folder.
+        out: folder for the answers; the same call goes on where it was stopped.
+        runner: who does it.
+        top: how many neighbours an item gets.
+        rows: items of a part.
+        restart: drop what is in ``out`` and begin anew.
+        show: whether to show a bar.
+
+    Raises:
+        InputError: the table is empty, or ``out`` holds something else.
+    """
+    if top < 1 or (rows is not None and rows < 1):
+        raise InputError(f"top is {top}, rows {rows}; expected 1 or more")
+    known = StoredTable.of(table)
+    with HashTable.open(table) as opened:
+        count = len(opened)
+    if not count:
+        raise InputError(f"{table} is empty; add items first")
+    most = rows or max(1, min(ROWS, ANSWERS // (top + 1)))
+    plan = Plan(
+        "neighbours", {"table": known.identity()}, {"top": top, **asdict(known.settings)},
+        even_sizes(count, most),
+    )  # fmt: skip
+    with Work(out, plan, restart=restart) as work:
+        if not work.plan.finished or work.missing():
+            work.carry_out(Join(known, out.absolute(), most, top), runner, "neighbours", show)
+            work.finish()
+    return work

@@ -1,0 +1,106 @@
+"""A table in an engine, into a new folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from flowhash.bars import shown as with_bar
+from flowhash.cli.notes import Notes, shown
+from flowhash.cli.reply import Reply, count
+from flowhash.engines import RemoteEngine, open_engine
+from flowhash.errors import InputError, StorageError
+from flowhash.table import HashTable, Stored
+from flowhash.table.files import flush_folder
+
+WRAP = 1 << 64
+
+
+def fetch(address: str, folder: Path, reply: Reply) -> None:
+    """Copy everything into a folder that is not there yet; it appears when it is whole."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InputError(f"{folder} is there already; expected a new folder for the copy")
+    began = time.monotonic()
+    with open_engine(address) as engine:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside its place, so that renaming it is one step.
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            items = _filled(engine, made / "table", folder, reply)
+            (made / "table").replace(folder)
+            flush_folder(folder.parent)
+        except KeyboardInterrupt:
+            print(f"flowhash: stopped; nothing was written to {folder}", file=sys.stderr)
+            sys.exit(130)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    seconds = time.monotonic() - began
+    reply.result(
+        {"table": folder, "address": shown(address), "items": items, "seconds": seconds},
+        f"{shown(address)}: {count(items, 'item')} copied to {folder} and compared, in "
+        f"{seconds:.1f} s",
+        f"next: flowhash search {shlex.quote(str(folder))} QUERY",
+    )
+
+
+def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int:
+    """A table of everything that an engine holds; how many items that is."""
+    sent = 0
+    with HashTable.create(
+        made,
+        buckets=engine.buckets,
+        dim=engine.dim,
+        active=engine.active,
+        metric=engine.metric,
+        dtype=engine.dtype,
+        ids=engine.id_kind,
+        encoder=engine.encoder,
+    ) as table:
+        for batch in with_bar(engine.batches(), "copy", len(engine), not reply.quiet):
+            table.add(batch.codes, batch.embeddings, batch.ids, batch.payloads)
+            sent = (sent + _checksum(batch)) % WRAP
+        engine.refresh()
+        if len(engine) != len(table):
+            raise StorageError(
+                f"{engine.address} has {count(len(engine), 'item')}, but {len(table):,} came: it "
+                "changed while it was copied; try again when nobody writes to it"
+            )
+        stored = sum(_checksum(batch) for batch in table.batches()) % WRAP
+        if stored != sent:
+            raise StorageError(
+                f"{made} does not hold what came from {engine.address}; nothing was kept. Try "
+                "again, on another disk"
+            )
+        _carry_notes(engine, table, folder)
+        return len(table)
+
+
+def _carry_notes(engine: RemoteEngine, table: HashTable, folder: Path) -> None:
+    known, notes, copied = Notes(engine).settings(), Notes(engine), Notes(table)
+    if known:
+        copied.write_settings({**known, "out": folder})
+    for name, record in notes.journals().items():
+        copied.write(name, record)
+
+
+def _checksum(batch: Stored) -> int:
+    """A sum over items, so that it does not matter in which order or batches they are."""
+    total = 0
+    codes = np.ascontiguousarray(batch.codes, "<i4")
+    embeddings = np.ascontiguousarray(batch.embeddings, "<f4")
+    for row, (item, payload) in enumerate(zip(batch.ids.tolist(), batch.payloads, strict=True)):
+        digest = hashlib.blake2b(
+            json.dumps([item, payload], sort_keys=True).encode(), digest_size=8
+        )
+        digest.update(codes[row].tobytes())
+        digest.update(embeddings[row].tobytes())
+        total += int.from_bytes(digest.digest(), "little")
+    return total

@@ -1,0 +1,24 @@
+"""The same search on engines that others run: PostgreSQL (and Citus), Qdrant.
+
+Every engine is used as :class:`flowhash.HashTable` is, and returns exactly what it returns.
+"""
+
+from flowhash.engines.address import hidden, is_address
+from flowhash.engines.copying import Copied, copy
+from flowhash.engines.opening import create_engine, engine_exists, open_any, open_engine
+from flowhash.engines.protocol import BrowsedEngine, Engine, Loading, RemoteEngine
+
+__all__ = [
+    "BrowsedEngine",
+    "Copied",
+    "Engine",
+    "Loading",
+    "RemoteEngine",
+    "copy",
+    "create_engine",
+    "engine_exists",
+    "hidden",
+    "is_address",
+    "open_any",
+    "open_engine",
+]

@@ -1,0 +1,265 @@
+"""The tables of a FlowHash table on PostgreSQL, and the row that says what it is.
+
+``flowhash_tables``, in the schema of the table, has one row for each table: its settings, how many
+items there are, the next id, a counter that every change raises, how far a copy is, and notes.
+Writers lock that row, so that one changes a table at a time and all of a change is seen at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from psycopg import sql
+
+from flowhash.engines.postgres.address import Address
+from flowhash.engines.postgres.connecting import Connection
+from flowhash.errors import InputError, StorageError
+from flowhash.table.manifest import Settings
+
+VERSION = 1
+REGISTRY = "flowhash_tables"
+MOST_NUMBERS = 16_000  # of a vector of pgvector
+PLAIN_ROW = 7_000  # bytes of an embedding that fits into a page of 8 KiB beside the rest
+FUNCTIONS = {
+    # Functions, not the operators: those could be led to an index that is not exact.
+    "euclidean": "vector_l2_squared_distance",
+    "cosine": "cosine_distance",
+    "inner": "vector_negative_inner_product",
+}
+FACTS = "settings, items, next_id, changes, largest, ready, progress, notes, distributed"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a table's parts are called, as the driver quotes them."""
+
+    schema: str
+    name: str
+    extension: str  # the schema of pgvector
+
+    @property
+    def table(self) -> sql.Identifier:
+        """The rows."""
+        return sql.Identifier(self.schema, self.name)
+
+    @property
+    def registry(self) -> sql.Identifier:
+        """The table of tables."""
+        return sql.Identifier(self.schema, REGISTRY)
+
+    def kind(self, settings: Settings) -> sql.Composable:
+        """The type of an embedding."""
+        name = "vector" if settings.dtype == "float32" else "halfvec"
+        kind = sql.Identifier(self.extension, name)
+        return sql.SQL("{}({})").format(kind, sql.Literal(settings.dim))
+
+    def distance(self, settings: Settings) -> sql.Composable:
+        """The distance of a row from the query ``%s``, whose numbers are not rounded to halves."""
+        function = sql.Identifier(self.extension, FUNCTIONS[settings.metric])
+        stored: sql.Composable = sql.Identifier("embedding")
+        if settings.dtype == "float16":
+            stored = sql.SQL("{}::{}").format(stored, sql.Identifier(self.extension, "vector"))
+        return sql.SQL("{}({}, %s)").format(function, stored)
+
+    def send(self, settings: Settings) -> sql.Identifier:
+        """The function that gives an embedding's bytes."""
+        name = "vector_send" if settings.dtype == "float32" else "halfvec_send"
+        return sql.Identifier(self.extension, name)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the registry says of a table."""
+
+    settings: Settings
+    items: int
+    next_id: int
+    changes: int
+    largest: float
+    ready: bool
+    progress: dict[str, Any] | None
+    notes: dict[str, Any]
+    distributed: bool
+
+
+def find_names(connection: Connection, address: Address) -> Names:
+    """The names of a table's parts; pgvector must be there."""
+    row = connection.execute(
+        "SELECT coalesce(%s::text, current_schema()), (SELECT n.nspname FROM pg_extension e"
+        " JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')",
+        (address.schema,),
+    ).fetchone()
+    assert row is not None
+    schema, extension = row
+    if schema is None:
+        raise StorageError(f"{address.shown}: no schema of the search path is there; name one")
+    if extension is None:
+        raise StorageError(
+            f"{address.shown} has no extension vector; install pgvector on the server, then run "
+            "CREATE EXTENSION vector in this database"
+        )
+    return Names(schema, address.name, extension)
+
+
+def read_facts(
+    connection: Connection, names: Names, address: Address, *, lock: bool = False
+) -> Facts | None:
+    """What the registry says; None where it does not know the table.
+
+    Raises:
+        StorageError: it was made by a newer FlowHash.
+    """
+    query = sql.SQL("SELECT version, {} FROM {} WHERE name = %s {}").format(
+        sql.SQL(FACTS), names.registry, sql.SQL("FOR UPDATE" if lock else "")
+    )
+    if not is_there(connection, names, REGISTRY):
+        return None
+    row = connection.execute(query, (names.name,)).fetchone()
+    if row is None:
+        return None
+    if row[0] != VERSION:
+        raise StorageError(
+            f"{address.shown} has version {row[0]} of the layout, and this FlowHash knows "
+            f"{VERSION}; use the FlowHash that made it, or a newer one"
+        )
+    return facts_of(row[1:])
+
+
+def facts_of(row: Sequence[Any]) -> Facts:
+    """A line of the registry, with the columns ``FACTS``."""
+    settings, items, next_id, changes, largest, ready, progress, notes, distributed = row
+    return Facts(
+        Settings(**settings), items, int(next_id), changes, largest, ready, progress, notes or {},
+        distributed,
+    )  # fmt: skip
+
+
+def is_there(connection: Connection, names: Names, name: str) -> bool:
+    """Whether the schema has a relation of this name."""
+    row = connection.execute(
+        "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE n.nspname = %s AND c.relname = %s",
+        (names.schema, name),
+    ).fetchone()
+    return row is not None
+
+
+def has_citus(connection: Connection) -> bool:
+    """Whether this database has Citus."""
+    found = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'").fetchone()
+    return found is not None
+
+
+def make_table(
+    connection: Connection,
+    names: Names,
+    address: Address,
+    settings: Settings,
+    *,
+    ready: bool,
+    distribute: bool,
+    progress: dict[str, Any] | None = None,
+) -> None:
+    """Make the rows' table and its line in the registry, inside a transaction.
+
+    A table that is to be loaded gets its keys afterwards: that is faster.
+
+    Raises:
+        InputError: PostgreSQL cannot hold such a table.
+        StorageError: something of that name is there.
+    """
+    if settings.dim > MOST_NUMBERS:
+        raise InputError(f"dim is {settings.dim}; pgvector holds at most {MOST_NUMBERS}")
+    if distribute and not has_citus(connection):
+        raise StorageError(
+            f"{address.shown} has no Citus, and cannot distribute a table; leave --distribute out, "
+            "or have an administrator run CREATE EXTENSION citus"
+        )
+    if is_there(connection, names, names.name):
+        raise StorageError(
+            f"{address.shown}: there is a table {names.name!r} already; choose another with "
+            "?table=NAME"
+        )
+    _make_registry(connection, names)
+    identity = "bigint" if settings.ids == "int64" else 'text COLLATE "C"'
+    wide = settings.dim * (4 if settings.dtype == "float32" else 2) > PLAIN_ROW
+    connection.execute(
+        sql.SQL(
+            "CREATE TABLE {} (bucket integer NOT NULL, id {} NOT NULL, others integer[],"
+            " payload json, embedding {} NOT NULL)"
+        ).format(names.table, sql.SQL(cast(Any, identity)), names.kind(settings))
+    )
+    # In the row itself, and never packed: a search reads every embedding of a bucket.
+    connection.execute(
+        sql.SQL("ALTER TABLE {} ALTER embedding SET STORAGE {}").format(
+            names.table, sql.SQL("EXTERNAL" if wide else "PLAIN")
+        )
+    )
+    if distribute:
+        connection.execute(
+            "SELECT create_distributed_table(%s::regclass, 'bucket')",
+            (names.table.as_string(connection),),
+        )
+    if ready:
+        make_keys(connection, names)
+    connection.execute(
+        sql.SQL(
+            "INSERT INTO {} (name, version, settings, ready, progress, distributed)"
+            " VALUES (%s, %s, %s, %s, %s, %s)"
+        ).format(names.registry),
+        (
+            names.name, VERSION, json.dumps(asdict(settings)), ready,
+            None if progress is None else json.dumps(progress), distribute,
+        ),
+    )  # fmt: skip
+
+
+def _make_registry(connection: Connection, names: Names) -> None:
+    # Two that make it at once: the lock lets one go first.
+    connection.execute("SELECT pg_advisory_xact_lock(hashtext('flowhash_tables'))")
+    connection.execute(
+        sql.SQL(
+            "CREATE TABLE IF NOT EXISTS {} (name text PRIMARY KEY, version integer NOT NULL,"
+            " settings json NOT NULL, items bigint NOT NULL DEFAULT 0,"
+            " next_id numeric(20) NOT NULL DEFAULT 0,"
+            # From the clock: a table that is made anew must not look like the one before it to
+            # those who keep counts of it.
+            " changes bigint NOT NULL DEFAULT (extract(epoch FROM clock_timestamp()) * 1000000),"
+            " largest float8 NOT NULL DEFAULT 0, ready boolean NOT NULL,"
+            " progress json, notes json, distributed boolean NOT NULL)"
+        ).format(names.registry)
+    )
+
+
+def make_keys(connection: Connection, names: Names) -> None:
+    """The primary key, by bucket, and an index to find an item by its id."""
+    connection.execute(
+        sql.SQL("ALTER TABLE {} ADD CONSTRAINT {} PRIMARY KEY (bucket, id)").format(
+            names.table, sql.Identifier(f"{names.name}_pkey")
+        )
+    )
+    connection.execute(
+        sql.SQL("CREATE INDEX {} ON {} (id)").format(
+            sql.Identifier(f"{names.name}_by_id"), names.table
+        )
+    )
+
+
+def drop_table(connection: Connection, names: Names) -> None:
+    """Remove a table and its line in the registry."""
+    connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.table))
+    connection.execute(
+        sql.SQL("DELETE FROM {} WHERE name = %s").format(names.registry), (names.name,)
+    )
+
+
+def write_notes(connection: Connection, names: Names, notes: dict[str, Any]) -> None:
+    """Put notes in the place of the earlier ones; those that are None are left out."""
+    kept = {name: value for name, value in notes.items() if value is not None}
+    connection.execute(
+        sql.SQL("UPDATE {} SET notes = %s WHERE name = %s").format(names.registry),
+        (json.dumps(kept), names.name),
+    )

@@ -1,0 +1,206 @@
+"""What an engine is: one that stores items in buckets and searches them as a hash table does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.table import Hits, Item, Stats, Stored
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Stores items in the k buckets of their codes, and ranks those that a query opens, exactly.
+
+    :class:`flowhash.HashTable` is one; the arguments, the answers and the errors of the others are
+    its own. Each class has ``create(place, *, buckets, dim, ...)`` and ``open(place, mode)`` too.
+    """
+
+    @property
+    def buckets(self) -> int:
+        """d, the number of buckets."""
+        ...
+
+    @property
+    def dim(self) -> int:
+        """How many numbers an embedding has."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """k, how many buckets an item is in."""
+        ...
+
+    @property
+    def metric(self) -> str:
+        """What is ranked by."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """How embeddings are stored."""
+        ...
+
+    @property
+    def id_kind(self) -> str:
+        """What ids are: "int64" or "string"."""
+        ...
+
+    @property
+    def encoder(self) -> str | None:
+        """The fingerprint of the encoder, if it was given."""
+        ...
+
+    @property
+    def writable(self) -> bool:
+        """Whether items can be changed through this object."""
+        ...
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next item that is added without one."""
+        ...
+
+    def add(
+        self,
+        codes: ArrayLike,
+        embeddings: ArrayLike,
+        ids: Any = None,
+        payloads: Sequence[dict[str, Any] | None] | None = None,
+        *,
+        encoder: str | None = None,
+    ) -> NDArray[Any]:
+        """Add items, all or none; an id that is there already is replaced. The ids [n]."""
+        ...
+
+    def delete(self, ids: Any) -> int:
+        """Delete items; how many there were."""
+        ...
+
+    def search(
+        self,
+        ordered_buckets: ArrayLike,
+        queries: ArrayLike,
+        top: int = 16,
+        *,
+        probe: int | None = None,
+        at_least: int | None = None,
+        where: Any = None,
+        threads: int | None = None,
+        payloads: bool = False,
+        encoder: str | None = None,
+    ) -> Hits:
+        """The nearest items among those in the buckets that each query opens."""
+        ...
+
+    def stats(self) -> Stats:
+        """Loads of buckets, measured and expected SUF, bytes."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held open; closing twice is fine."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, item: object) -> bool: ...
+
+    def __getitem__(self, item: Any) -> Item: ...
+
+
+@runtime_checkable
+class BrowsedEngine(Engine, Protocol):
+    """An engine that a server can put before people."""
+
+    def refresh(self) -> bool:
+        """See what others have changed; whether that was anything."""
+        ...
+
+    def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
+        """All items, some at a time."""
+        ...
+
+    def sample(self, count: int, seed: int) -> tuple[int, list[Item]]:
+        """How many items there are, and a random sample of them; the same for the same seed."""
+        ...
+
+    def bucket_items(self, bucket: int, count: int, seed: int) -> list[Item]:
+        """A random sample of the items in a bucket."""
+        ...
+
+    def bucket_payloads(
+        self, bucket: int, count: int, seed: int
+    ) -> tuple[int, list[dict[str, Any] | None]]:
+        """How many items a bucket holds, and the payloads of a random sample of them."""
+        ...
+
+    def bucket_loads(self) -> NDArray[np.int64]:
+        """How many items each bucket holds [d]."""
+        ...
+
+    def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
+        """The buckets of each item, ascending; None for those that are not there."""
+        ...
+
+    def opened_counts(
+        self, order: NDArray[np.int32], probe: int, at_least: int | None
+    ) -> NDArray[np.int32]:
+        """How many of its buckets each query opens [q]."""
+        ...
+
+
+@runtime_checkable
+class RemoteEngine(BrowsedEngine, Protocol):
+    """An engine that another process runs."""
+
+    @property
+    def address(self) -> str:
+        """Where it is, without a password."""
+        ...
+
+    def notes(self) -> dict[str, Any]:
+        """What commands have noted about it, such as where its encoder is."""
+        ...
+
+    def note(self, name: str, value: Any) -> None:
+        """Note something, durably; None removes it. ``value`` is what JSON can hold."""
+        ...
+
+    def __enter__(self) -> RemoteEngine: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
+class Loading(Protocol):
+    """A copy of a table into an engine, which goes on where it stopped.
+
+    Attributes:
+        total: items of the table.
+        done: items that were there when this attempt began.
+    """
+
+    total: int
+    done: int
+
+    def parts(self) -> Iterator[Sequence[Any] | range]:
+        """Copy what is left; each part has as many elements as items are stored for good by it."""
+        ...
+
+    def checks(self) -> Iterator[Sequence[Any] | range]:
+        """Compare counts and checksums of everything, part by part.
+
+        Raises:
+            StorageError: what is stored is not what was sent.
+        """
+        ...
+
+    def finish(self, notes: Mapping[str, Any]) -> None:
+        """Open the copy, with these notes, for searches; before, every use of it is refused."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        ...

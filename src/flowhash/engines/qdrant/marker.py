@@ -1,0 +1,164 @@
+"""The point that says what a collection is.
+
+It has no vector and no code, so that no search finds it. Qdrant's metadata of a collection would be
+the other place, but a point is written with the rights and the durability of every other, is in a
+snapshot and behind an alias of the collection, and servers of every version have it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qdrant_client import models
+
+from flowhash.engines.qdrant.connecting import Store
+from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
+from flowhash.errors import InputError, StorageError
+from flowhash.table.manifest import Settings
+
+VERSION = 1
+MARKER = "00000000-0000-0000-0000-000000000000"  # the id of no item: theirs say "version 5"
+MOST_NUMBERS = 65_536  # of a vector in Qdrant
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the marker says.
+
+    Attributes:
+        settings: of the table.
+        next_id: of the next item without an id.
+        lowest: no id is lower.
+        largest: no embedding is longer.
+        change: counts the changes.
+        writing: who has begun a change and not ended it, and when; nothing that is counted now may
+            be kept. Empty if nobody.
+        pending: ids that an unfinished change counts; items there that nobody was told of.
+        notes: of commands.
+        loading: how far a copy is; None once it is finished.
+    """
+
+    settings: Settings
+    next_id: int = 0
+    lowest: int = 0
+    largest: float = 0.0
+    change: int = 0
+    writing: str = ""
+    pending: tuple[int, int] | None = None
+    notes: str = "{}"
+    loading: dict[str, Any] | None = None
+
+
+def fields_of(**facts: Any) -> dict[str, Any]:
+    """Facts as payload: texts where JSON or gRPC would lose something."""
+    fields = dict(facts)
+    for name in facts.keys() & {"next_id", "lowest", "largest"}:
+        fields[name] = repr(facts[name])
+    for name in facts.keys() & {"pending", "loading", "settings"}:
+        fields[name] = "" if facts[name] is None else json.dumps(facts[name])
+    return fields
+
+
+def read_marker(store: Store) -> Facts | None:
+    """What the marker says; None where there is none.
+
+    Raises:
+        StorageError: another version wrote it, or it is damaged.
+    """
+    found = store.ask("retrieve", ids=[MARKER], with_payload=True, with_vectors=False)
+    if not found:
+        return None
+    fields = found[0].payload or {}
+    version, place = fields.get("flowhash"), store.address.shown
+    if version is None:
+        return None
+    if version != VERSION:
+        raise StorageError(
+            f"{place} has version {version} of the layout, and this FlowHash knows {VERSION}; use "
+            "the FlowHash that made it, or a newer one"
+        )
+    try:
+        pending = json.loads(fields["pending"] or "null")
+        settings = Settings(**json.loads(fields["settings"]))
+        settings.check()
+        return Facts(
+            settings, int(fields["next_id"]), int(fields["lowest"]), float(fields["largest"]),
+            int(fields["change"]), str(fields["writing"]),
+            None if pending is None else (pending[0], pending[1]),
+            str(fields["notes"]), json.loads(fields["loading"] or "null"),
+        )  # fmt: skip
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"{place}: the point {MARKER} is damaged ({error}); copy again"
+        ) from error
+
+
+def known_facts(store: Store, *, unfinished: bool = False) -> Facts:
+    """What the marker says of a collection that must be FlowHash's.
+
+    Args:
+        store: the collection.
+        unfinished: whether an unfinished copy will do.
+
+    Raises:
+        StorageError: there is no collection, or one of somebody else, or an unfinished copy.
+    """
+    place = store.address.shown
+    if not store.is_there():
+        raise StorageError(
+            f"{place}: there is no such collection; flowhash index --to and flowhash copy make them"
+        )
+    facts = read_marker(store)
+    if facts is None:
+        raise StorageError(
+            f"{place} was not made by FlowHash, and is left alone; choose another collection"
+        )
+    if facts.loading is not None and not unfinished:
+        raise StorageError(
+            f"{place} is an unfinished copy; run the same flowhash copy again to finish it, or "
+            "with --restart to begin anew"
+        )
+    return facts
+
+
+def set_facts(store: Store, **facts: Any) -> None:
+    """Change some facts, durably."""
+    store.ask("set_payload", payload=fields_of(**facts), points=[MARKER], wait=True)
+
+
+def make_collection(store: Store, facts: Facts) -> None:
+    """Make an empty collection; its marker comes last, so that half a collection is nobody's.
+
+    Raises:
+        InputError: Qdrant cannot hold such a table.
+        StorageError: something of that name is there.
+    """
+    settings, place = facts.settings, store.address.shown
+    if settings.dim > MOST_NUMBERS:
+        raise InputError(f"dim is {settings.dim}; Qdrant holds at most {MOST_NUMBERS}")
+    if store.is_there():
+        raise StorageError(f"{place}: there is a collection already; choose another name")
+    no_graph = models.HnswConfigDiff(m=0)
+    euclidean = settings.metric == "euclidean"
+    distance = models.Distance.EUCLID if euclidean else models.Distance.DOT
+    cosine = settings.metric == "cosine"
+    vectors = {
+        EMBEDDING: models.VectorParams(
+            size=settings.dim, distance=distance, hnsw_config=no_graph, on_disk=cosine
+        )
+    }
+    if cosine:
+        vectors[DIRECTION] = models.VectorParams(
+            size=settings.dim, distance=distance, hnsw_config=no_graph
+        )
+    store.ask("create_collection", vectors_config=vectors, hnsw_config=no_graph)
+    # Without the index a filtered search reads every payload: hundreds of times slower.
+    index = models.IntegerIndexParams(
+        type=models.IntegerIndexType.INTEGER, lookup=True, range=False
+    )
+    store.ask("create_payload_index", field_name=CODE, field_schema=index, wait=True)
+    fields = fields_of(**{**vars(facts), "settings": asdict(settings)})
+    point = models.PointStruct(id=MARKER, vector={}, payload={"flowhash": VERSION, **fields})
+    store.ask("upsert", points=[point], wait=True)

@@ -1,0 +1,157 @@
+"""Items as points of Qdrant, and back.
+
+A point has the vector ``embedding``, and as payload ``code`` (its buckets), ``id`` (if it is a
+string), ``text`` (the user's payload as JSON, because Qdrant keeps neither the order of keys nor
+the last bit of fractions) and ``payload`` (single values of the user's payload, for filters).
+
+Under Qdrant's own cosine distance a vector comes back with length 1, not as it was stored. So a
+table with that metric has a second vector, ``direction``: the embedding divided by its length. That
+is searched, by inner product, while ``embedding`` is only read for what is found and stays on disk.
+The length in the payload would take less space, but x/|x| times |x| is not always x in float32.
+
+Embeddings of a float16 table are stored as float32: Qdrant would round queries to float16 too, and
+on ARM sums in float16, so that its order would be too coarse to prove an exact answer with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from qdrant_client import models
+
+from flowhash.errors import StorageError
+from flowhash.table import Item, Stored
+from flowhash.table.ids import STRING
+from flowhash.table.manifest import Settings
+
+EMBEDDING, DIRECTION = "embedding", "direction"
+CODE, PAYLOAD, TEXT, NAME = "code", "payload", "text", "id"
+UNSIGNED = (1 << 64) - 1
+SIGN = 1 << 63
+
+PointId = int | str
+
+
+def point_id(item: int | str) -> PointId:
+    """The point of an id, which is another one for every other id.
+
+    Whole numbers are taken as unsigned ones with the same 64 bits. Of a string it is 122 bits of
+    the SHA-256; the string itself is in the payload, and compared.
+    """
+    if isinstance(item, str):
+        digest = hashlib.sha256(item.encode()).digest()
+        return str(uuid.UUID(bytes=digest[:16], version=5))
+    return int(item) & UNSIGNED
+
+
+def item_id(settings: Settings, point: Any) -> int | str:
+    """The id of a point, as the user knows it.
+
+    Raises:
+        StorageError: the point is not FlowHash's.
+    """
+    if settings.ids != STRING:
+        if not isinstance(point.id, int):
+            raise StorageError(f"the point {point.id} is not an item of this table; remove it")
+        return point.id - (1 << 64) if point.id & SIGN else point.id
+    name = (point.payload or {}).get(NAME)
+    if not isinstance(name, str) or point_id(name) != str(point.id):
+        raise StorageError(f"the point {point.id} has the id {name!r:.80}, which is another's")
+    return name
+
+
+def packed(payload: dict[str, Any] | None) -> dict[str, Any]:
+    """The user's payload as fields of a point."""
+    if payload is None:
+        return {}
+    single = {key: value for key, value in payload.items() if holds(key) and holds(value)}
+    return {PAYLOAD: single, TEXT: json.dumps(payload, separators=(",", ":"))}
+
+
+def unpacked(fields: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The user's payload from the fields of a point."""
+    if not fields or TEXT not in fields:
+        return None
+    payload: dict[str, Any] = json.loads(fields[TEXT])
+    return payload
+
+
+def holds(value: Any) -> bool:
+    """Whether Qdrant can compare with a value: one, without lone surrogates, of 64 bits."""
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, int):
+        return -SIGN <= value < SIGN
+    return value is None or isinstance(value, float)
+
+
+def directions(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Vectors of length 1 [n, dim]."""
+    exact = embeddings.astype(np.float64)
+    scaled: NDArray[np.float32] = (
+        exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    ).astype(np.float32)  # fmt: skip
+    return scaled
+
+
+def points_of(settings: Settings, stored: Stored) -> list[models.PointStruct]:
+    """Items as points."""
+    vectors = {EMBEDDING: stored.embeddings.tolist()}
+    if settings.metric == "cosine":
+        vectors[DIRECTION] = directions(stored.embeddings).tolist()
+    codes = stored.codes.tolist()
+    points = []
+    for row, item in enumerate(stored.ids.tolist()):
+        fields: dict[str, Any] = {CODE: codes[row], **packed(stored.payloads[row])}
+        if settings.ids == STRING:
+            fields[NAME] = item
+        points.append(
+            models.PointStruct(
+                id=point_id(item),
+                vector={name: lines[row] for name, lines in vectors.items()},
+                payload=fields,
+            )
+        )
+    return points
+
+
+def stored_of(settings: Settings, points: list[Any], payloads: bool = True) -> Stored:
+    """Points with vectors and payloads as items."""
+    ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
+    codes = np.empty((len(points), settings.active), np.int32)
+    embeddings = np.empty((len(points), settings.dim), np.float32)
+    for row, point in enumerate(points):
+        ids[row] = item_id(settings, point)
+        code = code_of(settings, point)
+        vector = embedding_of(point)
+        if len(vector) != settings.dim:
+            raise StorageError(f"the point {point.id} has {len(vector)} numbers; it is damaged")
+        codes[row], embeddings[row] = code, vector
+    texts = [unpacked(point.payload) if payloads else None for point in points]
+    return Stored(ids, codes, embeddings, texts)
+
+
+def item_of(settings: Settings, point: Any) -> Item:
+    """A point with vectors and payload as an item."""
+    stored = stored_of(settings, [point])
+    item = item_id(settings, point)
+    return Item(item, stored.codes[0], stored.embeddings[0], stored.payloads[0])
+
+
+def code_of(settings: Settings, point: Any) -> list[int]:
+    """The buckets of a point, ascending."""
+    code = (point.payload or {}).get(CODE)
+    if not isinstance(code, list) or len(code) != settings.active:
+        raise StorageError(f"the point {point.id} has the code {code!r:.80}; it is damaged")
+    return sorted(int(bucket) for bucket in code)
+
+
+def embedding_of(point: Any) -> list[float]:
+    """The embedding of a point."""
+    vector: list[float] = (point.vector or {}).get(EMBEDDING, [])
+    return vector

@@ -1,0 +1,170 @@
+"""The same work on a real cluster of three nodes, one of which dies in the middle."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowhash.bulk import (
+    LocalRunner,
+    RayRunner,
+    Source,
+    encode,
+    index,
+    neighbours,
+    read_answers,
+    search,
+)
+from flowhash.bulk import cluster as cluster_module
+from flowhash.errors import DamagedFileError, InputError
+from flowhash.table import HashTable
+from flowhash.table.check import folder_faults
+from tests.bulk.builders import Items, content_of, make_table, random_order, wrong_answers
+from tests.bulk.clusters import Deadly, ThreeNodes, Unlucky
+from tests.encoder.encoders import items_of, make
+from tests.table.oracles import contents, model_contents
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[ThreeNodes]:
+    nodes = ThreeNodes()
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture
+def nodes(started: ThreeNodes) -> ThreeNodes:
+    started.restore()
+    return started
+
+
+def asked(tmp_path: Path, count: int, width: int) -> tuple[Any, Any]:
+    random = np.random.default_rng(8)
+    order, queries = random_order(random, count, width), random.normal(size=(count, 6))
+    np.savez(tmp_path / "queries.npz", buckets=order, embeddings=queries.astype(np.float32))
+    return order, queries.astype(np.float32)
+
+
+def test_search_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
+    items = Items(300, 2, "string")
+    make_table(tmp_path / "table", items, [100])
+    order, queries = asked(tmp_path, 90, 3)
+    with Unlucky(nodes) as runner:
+        search(
+            tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out", runner, top=7,
+            probe=3, rows=10,
+        )  # fmt: skip
+        assert runner.losses == 1
+    assert not wrong_answers(tmp_path / "out", items.model(), order, queries, 7, 3, "euclidean")
+    assert not list((tmp_path / "out").glob(".part*"))
+
+
+def test_index_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
+    items = Items(80, 2, among=60)
+    cuts = list(range(10, 80, 10))
+    encoded = items.write(tmp_path / "encoded", cuts)
+    with Unlucky(nodes) as runner:
+        found, _ = index(encoded, tmp_path / "table", runner, rows=10)
+        assert runner.losses == 1
+    assert folder_faults(tmp_path / "table") == []
+    with HashTable.open(tmp_path / "table") as table:
+        assert contents(table) == model_contents(items.model())
+        assert len(table) == found == len(set(items.ids))
+
+
+def test_encode_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
+    make("mlp").save(tmp_path / "encoder")
+    np.save(tmp_path / "items.npy", items_of("mlp", 80))
+    source = Source(str(tmp_path / "items.npy"))
+    encode(tmp_path / "encoder", source, tmp_path / "here", LocalRunner(), rows=10)
+    with Unlucky(nodes) as runner:
+        encode(tmp_path / "encoder", source, tmp_path / "there", runner, rows=10)
+        assert runner.losses == 1
+    here, there = (content_of(tmp_path / name) for name in ("here", "there"))
+    assert [line["id"] for line in there] == list(range(80))
+    for one, other in zip(here, there, strict=True):
+        # Another number of threads may round the last bit otherwise.
+        np.testing.assert_allclose(one.pop("embedding"), other.pop("embedding"), 1e-5, 1e-6)
+        assert one == other
+
+
+def test_neighbours_while_a_worker_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
+    make_table(tmp_path / "table", Items(200, 2), [100])
+    neighbours(tmp_path / "table", tmp_path / "here", LocalRunner(), top=5)
+    with Unlucky(nodes, "worker") as runner:
+        neighbours(tmp_path / "table", tmp_path / "there", runner, top=5, rows=25)
+        assert runner.losses == 1
+    here, there = (read_answers(tmp_path / name) for name in ("here", "there"))
+    assert np.array_equal(here.queries, there.queries)
+    for name in ("ids", "distances", "counts", "scanned"):
+        assert np.array_equal(getattr(here.hits, name), getattr(there.hits, name))
+
+
+def test_a_mistake_is_not_tried_again(
+    tmp_path: Path, nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = Items(20).write(tmp_path / "encoded", [10])
+    path = encoded / "part-000001.parquet"
+    whole = bytearray(path.read_bytes())
+    whole[30] ^= 1
+    path.write_bytes(whole)
+    monkeypatch.setattr(cluster_module, "MOST_DEATHS", 2)
+    with RayRunner(nodes.address) as runner:
+        with pytest.raises(DamagedFileError, match=r"part-000001\.parquet cannot be read"):
+            index(encoded, tmp_path / "table", runner, rows=10)
+        with pytest.raises(InputError, match="part 0 has ended 2 workers"):
+            list(runner.run(Deadly(), [0]))
+        # The runner can be used again.
+        Items(20).write(encoded, [10])
+        index(encoded, tmp_path / "table", runner, rows=10, restart=True)
+    with HashTable.open(tmp_path / "table") as table:
+        assert contents(table) == model_contents(Items(20).model())
+
+
+def test_one_cpu_stays_free(nodes: ThreeNodes) -> None:
+    with RayRunner(nodes.address) as runner:
+        assert runner._size() == 2
+    with RayRunner(nodes.address, 5) as runner:  # half a CPU each
+        assert runner._size() == 5
+    with (
+        RayRunner(nodes.address, 6) as runner,
+        pytest.raises(InputError, match="has 3 CPUs; expected 5 at the most"),
+    ):
+        list(runner.run(Deadly(), [0]))
+
+
+def test_the_command_on_a_cluster(tmp_path: Path, nodes: ThreeNodes) -> None:
+    items = Items(60, 2)
+    make_table(tmp_path / "table", items, [])
+    order, queries = asked(tmp_path, 40, 2)
+    words = ["search", "table", "queries.npz", "--out", "out", "--top", "4", "--rows", "10"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flowhash", "bulk", *words, "--json", "--ray", nodes.address],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env=dict(os.environ),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '"parts": 4' in done.stdout
+    assert not wrong_answers(tmp_path / "out", items.model(), order, queries, 4, 2, "euclidean")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("nowhere", "expected local, auto, host:port or ray://host:port"),
+        ("127.0.0.1:{port}", "no Ray cluster answers at 127.0.0.1"),
+        ("ray://127.0.0.1:{port}", "no Ray cluster answers at ray://127.0.0.1"),
+    ],
+)
+def test_an_address_that_does_not_answer(address: str, words: str) -> None:
+    with socket.socket() as other:  # bound, but nobody listens
+        other.bind(("127.0.0.1", 0))
+        with pytest.raises(InputError, match=words):
+            RayRunner(address.format(port=other.getsockname()[1]))

@@ -1,0 +1,202 @@
+"""Bulk encode in one process, and the commands as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from flowhash.bulk import Choices, LocalRunner, Source, encode, index
+from flowhash.bulk.columns import read_head
+from flowhash.data import open_collection
+from flowhash.errors import InputError, StorageError
+from flowhash.table import HashTable
+from tests.bulk.builders import content_of
+from tests.cli.test_command import COMMAND, run
+from tests.encoder.encoders import DIM, make
+from tests.table.oracles import contents
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder of vectors, and vectors with labels."""
+    folder = tmp_path_factory.mktemp("vectors")
+    make("mlp").save(folder / "encoder")
+    random = np.random.default_rng(5)
+    labels = np.array(["ant", "bée", "cow"])[random.integers(0, 3, 70)]
+    values = random.normal(size=(70, DIM)).astype(np.float32)
+    np.savez(folder / "items.npz", embeddings=values, labels=labels)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an encoder of images, and pictures."""
+    folder = tmp_path_factory.mktemp("images")
+    make("residual").save(folder / "encoder")
+    random = np.random.default_rng(6)
+    for number in range(11):
+        place = folder / "pictures" / ("cats", "dogs")[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = random.integers(0, 256, (40, 30, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"no {number}.png")
+    return folder
+
+
+def columns_of(folder: Path) -> dict[str, Any]:
+    table = pq.read_table(folder)
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+@pytest.mark.parametrize("rows", [7, 70, 1000])
+def test_what_is_written_is_what_the_encoder_makes(
+    vectors: Path, tmp_path: Path, rows: int
+) -> None:
+    source = Source(str(vectors / "items.npz"))
+    choices = Choices(probe=5, batch=3)
+    work = encode(vectors / "encoder", source, tmp_path / "out", LocalRunner(), choices, rows=rows)
+    assert work.plan.sizes == [min(rows, 70)] * (70 // min(rows, 70))
+    encoder = make("mlp")
+    made = encoder.encode(np.load(vectors / "items.npz")["embeddings"])
+    found = columns_of(tmp_path / "out")
+    assert found["id"] == list(range(70))
+    assert found["code"] == made.codes.tolist()
+    np.testing.assert_allclose(found["embedding"], made.embeddings, 1e-5, 1e-6)
+    assert found["buckets"] == made.ordered_buckets(5).tolist()
+    collection = open_collection(vectors / "items.npz")
+    told = collection.payloads(0, collection.take(np.arange(70)), True)
+    assert [json.loads(text) for text in found["payload"]] == told
+    facts = read_head(tmp_path / "out" / "part-000000.parquet")[2]
+    assert facts["encoder"] == encoder.fingerprint
+    assert (facts["buckets"], facts["active"], facts["dim"]) == (11, 2, 4)
+
+
+def test_images_have_names_and_pictures(images: Path, tmp_path: Path) -> None:
+    source = Source(str(images / "pictures"))
+    encode(images / "encoder", source, tmp_path / "one", LocalRunner(), rows=4)
+    lines = content_of(tmp_path / "one")
+    assert [line["id"] for line in lines] == list(open_collection(images / "pictures").names)
+    assert all("picture" in json.loads(line["payload"]) for line in lines)
+    plain = Choices(ids="numbers", pictures=False)
+    encode(images / "encoder", source, tmp_path / "two", LocalRunner(), plain)
+    assert [line["id"] for line in content_of(tmp_path / "two")] == list(range(11))
+    assert not any(
+        "picture" in json.loads(line["payload"]) for line in content_of(tmp_path / "two")
+    )
+
+
+def test_what_cannot_be_encoded(vectors: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def attempt(folder: Path, items: Path, choices: Choices | None = None) -> None:
+        encode(folder / "encoder", Source(str(items)), out, LocalRunner(), choices or Choices())
+
+    with pytest.raises(InputError, match="the encoder takes vectors"):
+        attempt(vectors, images / "pictures")
+    np.save(tmp_path / "wide.npy", np.zeros((3, DIM + 1), np.float32))
+    with pytest.raises(InputError, match="does not fit the encoder"):
+        attempt(vectors, tmp_path / "wide.npy")
+    np.save(tmp_path / "empty.npy", np.zeros((0, DIM), np.float32))
+    with pytest.raises(InputError):
+        attempt(vectors, tmp_path / "empty.npy")
+    with pytest.raises(InputError, match="--probe is 99; expected 1 to 11"):
+        attempt(vectors, vectors / "items.npz", Choices(probe=99))
+    with pytest.raises(InputError, match="--ids is 'words'"):
+        attempt(vectors, vectors / "items.npz", Choices(ids="words"))
+    assert not out.exists()
+
+
+def test_an_unfinished_folder_is_not_indexed(vectors: Path, tmp_path: Path) -> None:
+    source = Source(str(vectors / "items.npz"))
+    encode(vectors / "encoder", source, tmp_path / "out", LocalRunner(), rows=30)
+    (tmp_path / "out" / "part-000001.parquet").unlink()
+    with pytest.raises(StorageError, match="has 2 of 3 parts"):
+        index(tmp_path / "out", tmp_path / "table", LocalRunner())
+    assert not (tmp_path / "table").exists()
+    work = encode(vectors / "encoder", source, tmp_path / "out", LocalRunner(), rows=30)
+    assert work.before == 40
+    assert index(tmp_path / "out", tmp_path / "table", LocalRunner())[0] == 70
+
+
+def test_the_commands_one_after_another(vectors: Path, tmp_path: Path) -> None:
+    """The table is that of ``Encoder.add``, and the answers are those of ``Encoder.search``."""
+    encoder, items = str(vectors / "encoder"), str(vectors / "items.npz")
+    encoded, table = str(tmp_path / "encoded"), tmp_path / "table"
+    words = ["encode", encoder, items, "--out", encoded, "--rows", "20", "--batch", "70"]
+    done = run(COMMAND, "bulk", *words)
+    assert done.returncode == 0, done.stderr
+    assert "70 items in 4 parts, 70 of them now" in done.stdout
+    done = run(COMMAND, "bulk", "index", encoded, "--out", str(table), "--compact")
+    assert "the table has 70 items" in done.stdout, done.stderr
+    collection = open_collection(items)
+    values = collection.take(np.arange(70))
+    other = make("mlp").create_table()
+    make("mlp").add(other, values, payloads=collection.payloads(0, values, True), batch_size=20)
+    with HashTable.open(table) as one:
+        assert contents(one) == contents(other)
+        expected = make("mlp").search(one, values, 3)
+    # Queries from an encoded folder, and from items.
+    for place, more in ((encoded, []), (items, ["--encoder", encoder])):
+        out = str(tmp_path / f"answers{len(more)}")
+        words = ["search", str(table), place, "--out", out, "--top", "3", "--json", *more]
+        done = run(COMMAND, "bulk", *words)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rows"] == 70
+        lines = sorted(content_of(Path(out)), key=lambda line: line["row"])
+        assert [line["ids"] for line in lines] == [
+            ids[:count] for ids, count in zip(expected.ids.tolist(), expected.counts, strict=True)
+        ]
+    assert json.loads(run(COMMAND, "bulk", *words).stdout)["done_now"] == 0  # nothing was left
+    out = str(tmp_path / "neighbours")
+    done = run(COMMAND, "bulk", "neighbours", str(table), "--out", out, "--top", "2")
+    assert "70 items in 1 part" in done.stdout, done.stderr
+    # The table remembers its encoder.
+    assert run(COMMAND, "search", str(table), "id:3").returncode == 0
+    assert encoder in (table / "index.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("encode nowhere digits --out o", "nowhere does not exist"),
+        ("index nowhere --out o", "nowhere does not exist"),
+        ("neighbours nowhere --out o", "nowhere does not exist"),
+        ("neighbours nowhere --out o --workers 2", "--workers is for a cluster"),
+        ("neighbours nowhere --out o --ray localhost", "expected local, auto, host:port"),
+    ],
+)
+def test_mistakes_take_one_line(tmp_path: Path, words: str, message: str) -> None:
+    done = subprocess.run(
+        [COMMAND, "bulk", *words.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "o").exists()
+
+
+def test_control_c_says_how_far_it_is(vectors: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "many.npy", np.random.default_rng(0).normal(size=(30_000, DIM)))
+    words = [
+        "bulk", "encode", str(vectors / "encoder"), str(tmp_path / "many.npy"), "--out",
+        str(tmp_path / "out"), "--rows", "50", "--quiet",
+    ]  # fmt: skip
+    process = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    while len(list(tmp_path.glob("out/part-*"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert "of 30,000 rows are done, the same command goes on" in said
+    there = len(list((tmp_path / "out").glob("*.parquet")))
+    assert 3 <= there < 600
+    assert not list(tmp_path.glob("out/.part-*"))

@@ -1,0 +1,284 @@
+"""Bulk index in one process: the same table as adding one file after another, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowhash.bulk import LocalRunner, TableChoices, index
+from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
+from flowhash.table import HashTable
+from flowhash.table.adopt import adopt
+from flowhash.table.check import folder_faults
+from tests.bulk.builders import BUCKETS, DIM, Items, make_table
+from tests.table.oracles import contents, model_contents
+
+DYING = Path(__file__).with_name("dying.py")
+
+
+@settings(max_examples=30)
+@given(
+    count=st.integers(1, 60), before=st.integers(0, 30), active=st.integers(1, 3),
+    ids=st.sampled_from(["int64", "string"]), among=st.one_of(st.none(), st.integers(1, 80)),
+    cuts=st.lists(st.integers(0, 60), max_size=6), rows=st.integers(1, 70),
+    compact=st.booleans(), seed=st.integers(0, 1000),
+)  # fmt: skip
+def test_the_table_is_that_of_adding_file_after_file(
+    tmp_path_factory: pytest.TempPathFactory, count: int, before: int, active: int, ids: str,
+    among: int | None, cuts: list[int], rows: int, compact: bool, seed: int,
+) -> None:  # fmt: skip
+    tmp_path = tmp_path_factory.mktemp("index")
+    items = Items(count, active, ids, seed, among)
+    edges = sorted(min(cut, count) for cut in cuts)
+    for name in ("table", "expected") if before else ():
+        make_table(tmp_path / name, Items(before, active, ids, seed + 1, 40), [], encoder="abc")
+    found, work = index(
+        items.write(tmp_path / "encoded", edges), tmp_path / "table", LocalRunner(), rows=rows,
+        compact=compact,
+    )  # fmt: skip
+    assert work.plan.rows == count
+    if not before:
+        make_table(tmp_path / "expected", items, edges, encoder="abc")
+    else:
+        with HashTable.open(tmp_path / "expected", "r+") as expected:
+            items.add_to(expected, edges)
+    assert folder_faults(tmp_path / "table") == []
+    with (
+        HashTable.open(tmp_path / "table") as table,
+        HashTable.open(tmp_path / "expected") as expected,
+    ):
+        assert contents(table) == contents(expected)
+        assert (len(table), table.next_id) == (found, expected.next_id)
+        assert table.encoder == "abc"
+        assert not compact or table.stats().segments == 1
+        hits = [
+            each.search(items.codes, items.embeddings, 5, payloads=True)
+            for each in (table, expected)
+        ]
+        for name in ("ids", "distances", "counts", "scanned"):
+            assert np.array_equal(*(getattr(one, name) for one in hits))
+        assert hits[0].payloads == hits[1].payloads
+    assert not list((tmp_path / "table" / "_bulk").glob("*part-*"))
+
+
+class Dying:
+    """The script that dies on purpose."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(DYING)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def index(self, encoded: Path, table: Path, rows: int, die: int) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        order = {"encoded": str(encoded), "table": str(table), "rows": rows, "die": die}
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def dying() -> Iterator[Dying]:
+    script = Dying()
+    yield script
+    assert script.process.stdin is not None
+    script.process.stdin.close()
+    assert script.process.wait() == 0
+
+
+def test_killed_at_every_flush(tmp_path: Path, dying: Dying) -> None:
+    """Clean each time, with everything or nothing of it; the same command brings it to its end."""
+    items = Items(24, 2, among=20)
+    encoded = items.write(tmp_path / "encoded", [12])
+    old = Items(9, 2, seed=4)
+    fresh = make_table(tmp_path / "fresh", old, [4], encoder="abc")
+    model = old.model()
+    before = model_contents(model)
+    after = model_contents({**model, **items.model()})
+    assert before != after
+    kills, states = 0, set()
+    while True:
+        kills += 1
+        table = Path(shutil.copytree(fresh, tmp_path / f"table{kills}"))
+        code = dying.index(encoded, table, 12, kills)
+        assert folder_faults(table) == []
+        with HashTable.open(table) as opened:
+            found = contents(opened)
+        assert found in (before, after)
+        states.add(found == after)
+        if code == 0:
+            assert found == after
+            break
+        assert code == 9
+        assert dying.index(encoded, table, 12, 0) == 0
+        assert folder_faults(table) == []
+        with HashTable.open(table, "r+") as opened:
+            assert contents(opened) == after
+        assert not [p for p in table.glob("_bulk/*") if p.name not in ("_plan.json", "_lock")]
+    assert kills > 15
+    assert states == {True, False}
+
+
+def test_what_was_indexed_is_not_indexed_again(tmp_path: Path) -> None:
+    encoded = Items(20).write(tmp_path / "encoded", [10])
+    table = tmp_path / "table"
+    index(encoded, table, LocalRunner(), rows=5)
+    with HashTable.open(table, "r+") as opened:
+        opened.delete([3])
+    found, work = index(encoded, table, LocalRunner(), rows=5)
+    assert (found, work.before) == (19, 20)
+    # Another folder may follow; and this one again, if it is told so.
+    other = Items(5, seed=2).write(tmp_path / "other", [])
+    assert index(other, table, LocalRunner())[0] == 20
+    assert index(other, table, LocalRunner(), restart=True)[0] == 20
+
+
+def test_unfinished_work_keeps_its_place(tmp_path: Path) -> None:
+    encoded = Items(20).write(tmp_path / "encoded", [10])
+
+    class Stopping(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            yield next(iter(super().run(job, parts)))
+            raise KeyboardInterrupt
+
+    table = tmp_path / "table"
+    with pytest.raises(KeyboardInterrupt, match="10 of 20 rows are done"):
+        index(encoded, table, Stopping(), rows=10)
+    other = Items(5, seed=2).write(tmp_path / "other", [])
+    with pytest.raises(InputError, match="other inputs"):
+        index(other, table, LocalRunner())
+    found, work = index(encoded, table, LocalRunner(), rows=10)
+    assert (found, work.before) == (20, 10)
+
+
+@pytest.mark.parametrize(
+    ("settings_of_table", "words"),
+    [
+        ({"buckets": BUCKETS + 1, "dim": DIM}, "has buckets=10, but buckets=9"),
+        ({"buckets": BUCKETS, "dim": DIM + 1}, "has dim=7, but dim=6"),
+        ({"buckets": BUCKETS, "dim": DIM, "active": 2}, "has active=2, but active=1"),
+        ({"buckets": BUCKETS, "dim": DIM, "ids": "string"}, "has id_kind=string"),
+        ({"buckets": BUCKETS, "dim": DIM, "encoder": "xyz"}, "made with encoder 'xyz', not 'abc'"),
+    ],
+)
+def test_a_table_that_does_not_fit(
+    tmp_path: Path, settings_of_table: dict[str, Any], words: str
+) -> None:
+    encoded = Items(5).write(tmp_path / "encoded", [])
+    HashTable.create(tmp_path / "table", **settings_of_table).close()
+    with pytest.raises(InputError, match=words):
+        index(encoded, tmp_path / "table", LocalRunner())
+    with HashTable.open(tmp_path / "table", "r+") as table:  # the lock was given back
+        assert len(table) == 0
+
+
+def test_files_of_others(tmp_path: Path) -> None:
+    items = Items(9)
+    columns = {
+        "id": pa.array(items.ids, pa.int32()),
+        "code": pa.array(items.codes.tolist(), pa.list_(pa.int64(), 1)),
+        "embedding": pa.array(items.embeddings.tolist(), pa.list_(pa.float64(), DIM)),
+    }
+    path = tmp_path / "own.parquet"
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(InputError, match="give --buckets"):
+        index(path, tmp_path / "table", LocalRunner())
+    index(path, tmp_path / "table", LocalRunner(), TableChoices("cosine", "float16", BUCKETS))
+    with HashTable.open(tmp_path / "table") as table:
+        assert (table.metric, table.dtype, len(table), table.encoder) == (
+            "cosine", "float16", 9, None,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"id": ["a", None]}, "rows have no id"),
+        ({"id": [1.5, 2.5]}, "expected whole numbers or strings"),
+        ({"code": [[0], [99]]}, "different buckets"),
+        ({"payload": ["{}", "{"]}, "payload is not JSON"),
+        ({"embedding": [[1.0] * DIM, [float("nan")] * DIM]}, "must be finite"),
+        ({"embedding": None}, "no column embedding"),
+    ],
+)
+def test_rows_that_cannot_be(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    columns: dict[str, Any] = {
+        "id": [0, 1], "code": [[0], [1]], "embedding": [[1.0] * DIM] * 2, "payload": [None, "{}"],
+    }  # fmt: skip
+    kinds = {"code": pa.list_(pa.int32(), 1), "embedding": pa.list_(pa.float32(), DIM)}
+    columns = {name: value for name, value in {**columns, **change}.items() if value is not None}
+    arrays = {name: pa.array(value, kinds.get(name)) for name, value in columns.items()}
+    pq.write_table(pa.table(arrays), tmp_path / "own.parquet")
+    with pytest.raises(InputError, match=words):
+        index(tmp_path / "own.parquet", tmp_path / "table", LocalRunner(), TableChoices(buckets=4))
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    encoded = Items(20).write(tmp_path / "encoded", [10])
+    path = encoded / "part-000001.parquet"
+    whole = bytearray(path.read_bytes())
+    whole[30] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(DamagedFileError, match=r"part-000001\.parquet cannot be read"):
+        index(encoded, tmp_path / "table", LocalRunner())
+    path.write_bytes(b"")
+    with pytest.raises(DamagedFileError, match=r"part-000001\.parquet"):
+        index(encoded, tmp_path / "table", LocalRunner())
+    path.unlink()
+    (encoded / "part-000000.parquet").unlink()
+    with pytest.raises(InputError, match="no parquet files"):
+        index(encoded, tmp_path / "table", LocalRunner())
+
+
+def test_files_that_do_not_fit_each_other(tmp_path: Path) -> None:
+    encoded = Items(20, 2).write(tmp_path / "encoded", [10])
+    Items(5, 1).write(tmp_path / "other", [])
+    (tmp_path / "other" / "part-000000.parquet").rename(encoded / "part-000007.parquet")
+    with pytest.raises(InputError, match=r"part-000007\.parquet does not fit"):
+        index(encoded, tmp_path / "table", LocalRunner())
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    encoded = Items(20).write(tmp_path / "encoded", [10])
+    table = make_table(tmp_path / "table", Items(3), [], encoder="abc")
+    with HashTable.open(table, "r+"), pytest.raises(LockedTableError):
+        index(encoded, table, LocalRunner())
+
+
+def test_adopting_takes_nothing_from_a_table_that_differs(tmp_path: Path) -> None:
+    one = make_table(tmp_path / "one", Items(5), [])
+    other = make_table(tmp_path / "other", Items(5), [], metric="cosine")
+    with HashTable.open(one, "r+") as table:
+        with pytest.raises(InputError, match="other settings"):
+            adopt(table, [other])
+        with pytest.raises(StorageError):
+            adopt(table, [tmp_path / "nothing"])
+        assert len(table) == 5
+    assert folder_faults(one) == []
+    memory = HashTable.create(buckets=BUCKETS, dim=DIM)
+    with pytest.raises(InputError, match="in memory"):
+        adopt(memory, [one])
+
+
+def test_adopting_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    index(Items(20).write(tmp_path / "encoded", [10]), tmp_path / "table", LocalRunner(), rows=5)
+    assert folder_faults(tmp_path / "table") == []
+    with HashTable.open(tmp_path / "table") as table:
+        assert contents(table) == model_contents(Items(20).model())

@@ -1,0 +1,289 @@
+"""Bulk search and bulk neighbours in one process, against brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowhash.bulk import LocalRunner, neighbours, read_answers, search
+from flowhash.errors import DamagedFileError, InputError, StorageError
+from flowhash.table import HashTable
+from tests.bulk.builders import (
+    BUCKETS,
+    DIM,
+    Items,
+    content_of,
+    make_table,
+    random_order,
+    wrong_answers,
+)
+from tests.table.oracles import Model, brute_force, differences
+
+
+def queries_of(count: int, width: int, seed: int = 5) -> tuple[Any, Any]:
+    random = np.random.default_rng(seed)
+    return random_order(random, count, width), random.normal(size=(count, DIM)).astype(np.float32)
+
+
+@settings(max_examples=40)
+@given(
+    count=st.integers(1, 60), asked=st.integers(1, 40), active=st.integers(1, 3),
+    ids=st.sampled_from(["int64", "string"]), dtype=st.sampled_from(["float32", "float16"]),
+    metric=st.sampled_from(["euclidean", "cosine", "inner"]), top=st.integers(1, 12),
+    extra=st.integers(0, 3), rows=st.integers(5, 50), seed=st.integers(0, 100),
+)  # fmt: skip
+def test_answers_are_those_of_brute_force(
+    tmp_path_factory: pytest.TempPathFactory, count: int, asked: int, active: int, ids: str,
+    dtype: str, metric: str, top: int, extra: int, rows: int, seed: int,
+) -> None:  # fmt: skip
+    tmp_path = tmp_path_factory.mktemp("search")
+    items = Items(count, active, ids, seed)
+    make_table(tmp_path / "table", items, [count // 2], dtype=dtype, metric=metric)
+    order, queries = queries_of(asked, active + extra, seed)
+    np.savez(tmp_path / "queries.npz", buckets=order, embeddings=queries)
+    probe = active + extra
+    search(
+        tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out", LocalRunner(), top=top,
+        probe=probe, rows=rows,
+    )  # fmt: skip
+    model = items.model(dtype)
+    assert not wrong_answers(tmp_path / "out", model, order, queries, top, probe, metric)
+
+
+@settings(max_examples=40)
+@given(
+    count=st.integers(1, 60), active=st.integers(1, 3), ids=st.sampled_from(["int64", "string"]),
+    metric=st.sampled_from(["euclidean", "cosine", "inner"]), top=st.integers(1, 12),
+    rows=st.integers(5, 50), same=st.booleans(), seed=st.integers(0, 100),
+)  # fmt: skip
+def test_neighbours_are_those_of_brute_force(
+    tmp_path_factory: pytest.TempPathFactory, count: int, active: int, ids: str, metric: str,
+    top: int, rows: int, same: bool, seed: int,
+) -> None:  # fmt: skip
+    tmp_path = tmp_path_factory.mktemp("join")
+    items = Items(count, active, ids, seed)
+    if same:  # many items at distance zero: one is not always the first of its own hits
+        items.embeddings[:] = items.embeddings[np.arange(count) % 2]
+    make_table(tmp_path / "table", items, [count // 3, count // 2], metric=metric)
+    with HashTable.open(tmp_path / "table", "r+") as table:
+        table.delete(items.ids[::7][1:])
+    model: Model = items.model()
+    for gone in items.ids[::7][1:]:
+        del model[gone]
+    neighbours(tmp_path / "table", tmp_path / "out", LocalRunner(), top=top, rows=rows)
+    found = read_answers(tmp_path / "out")
+    assert found.queries is not None
+    assert sorted(found.queries.tolist()) == sorted(model)
+    for place, name in enumerate(found.queries.tolist()):
+        others = {other: item for other, item in model.items() if other != name}
+        order = np.array([sorted(model[name].code)])
+        answer = brute_force(
+            others, order, model[name].embedding[None], top, metric=metric, probe=active
+        )
+        hits = found.hits
+        line = type(hits)(*(
+            getattr(hits, field)[place : place + 1]
+            for field in ("ids", "distances", "counts", "scanned")
+        ))  # fmt: skip
+        if others:
+            assert not differences(line, answer)
+        else:
+            assert line.counts.tolist() == [0]
+
+
+@pytest.mark.parametrize("ids", ["int64", "string"])
+def test_encoded_files_are_queries_and_keep_their_ids(tmp_path: Path, ids: str) -> None:
+    items, asked = Items(50, 2), Items(31, 2, ids, seed=1)
+    make_table(tmp_path / "table", items, [])
+    asked.write(tmp_path / "queries", [5, 5, 20])  # one of the files is empty
+    done = search(
+        tmp_path / "table", tmp_path / "queries", tmp_path / "out", LocalRunner(), top=4, rows=8
+    )
+    assert (done.plan.rows, len(done.plan.sizes)) == (31, 4)
+    order = asked.codes
+    assert not wrong_answers(
+        tmp_path / "out", items.model(), order, asked.embeddings, 4, 2, "euclidean"
+    )
+    found = read_answers(tmp_path / "out")
+    assert found.queries is not None
+    assert found.queries.tolist() == asked.ids
+    # Any reader of parquet sees the same, in the order of the rows once it has sorted them.
+    lines = sorted(content_of(tmp_path / "out"), key=lambda line: line["row"])
+    assert [line["query"] for line in lines] == asked.ids
+    assert [len(line["ids"]) for line in lines] == found.hits.counts.tolist()
+    frame = polars.read_parquet(tmp_path / "out" / "*.parquet").sort("row")
+    assert frame["scanned"].to_list() == found.hits.scanned.tolist()
+
+
+def test_a_part_has_few_buckets(tmp_path: Path) -> None:
+    make_table(tmp_path / "table", Items(50), [])
+    order, queries = queries_of(90, 1)
+    np.savez(tmp_path / "queries.npz", buckets=order, embeddings=queries)
+    search(tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out", LocalRunner(), rows=10)
+    import pyarrow.parquet as pq
+
+    seen = 0
+    for path in sorted((tmp_path / "out").glob("*.parquet")):
+        rows = pq.read_table(path)["row"].to_numpy()
+        assert (np.diff(rows) > 0).all()
+        seen += len(np.unique(order[rows, 0]))
+    assert seen <= BUCKETS + 9 - 1  # each bucket once, and once more at the edge of a part
+
+
+def prepared(tmp_path: Path) -> tuple[Path, Path, Path]:
+    make_table(tmp_path / "table", Items(40), [])
+    order, queries = queries_of(30, 1)
+    np.savez(tmp_path / "queries.npz", buckets=order, embeddings=queries)
+    return tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out"
+
+
+class Stopping(LocalRunner):
+    """Is interrupted after some parts."""
+
+    def __init__(self, parts: int) -> None:
+        self.parts, self.done = parts, 0
+
+    def run(self, job: Any, parts: Any) -> Any:
+        for done in super().run(job, parts):
+            if self.done == self.parts:
+                raise KeyboardInterrupt
+            self.done += 1
+            yield done
+
+
+def test_the_same_command_goes_on(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+    with pytest.raises(KeyboardInterrupt, match="20 of 30 rows are done"):
+        search(table, queries, out, Stopping(2), rows=10)
+    with pytest.raises(StorageError, match="not finished"):
+        read_answers(out)
+    (out / "part-000001.parquet").unlink(missing_ok=True)
+    times = {path.name: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+    (out / ".part-000002.parquet.abc").write_bytes(b"left by a worker that was killed")
+    work = search(table, queries, out, LocalRunner(), rows=10)
+    assert work.before == 10 * len(times)
+    assert times.items() <= {p.name: p.stat().st_mtime_ns for p in out.glob("*.parquet")}.items()
+    assert not list(out.glob(".part-*"))
+    # Once more: nothing is left to do.
+    assert search(table, queries, out, LocalRunner(), rows=10).before == 30
+    expected = tmp_path / "expected"
+    search(table, queries, expected, LocalRunner())
+    for name in ("ids", "distances", "counts", "scanned"):
+        one, other = (getattr(read_answers(place).hits, name) for place in (out, expected))
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"top": 3}, "other settings .top: 10 there, 3 now"),
+        ({"rows": 7}, "cut into other parts"),
+        ({"table": "changed"}, "other inputs .table"),
+        ({"queries": "changed"}, "other inputs .queries"),
+    ],
+)
+def test_a_folder_with_other_work_is_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    table, queries, out = prepared(tmp_path)
+    search(table, queries, out, LocalRunner(), rows=10)
+    options = {"rows": 10, **{name: change[name] for name in change if name in ("top", "rows")}}
+    if "table" in change:
+        with HashTable.open(table, "r+") as opened:
+            opened.delete([3])
+    if "queries" in change:
+        order, vectors = queries_of(30, 1, seed=9)
+        np.savez(queries, buckets=order, embeddings=vectors)
+    with pytest.raises(InputError, match=words):
+        search(table, queries, out, LocalRunner(), **options)
+    work = search(table, queries, out, LocalRunner(), **options, restart=True)
+    assert work.before == 0
+    assert len(read_answers(out).hits) == 30
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+    out.mkdir()
+    (out / "letter.txt").write_text("mine")
+    for restart in (False, True):
+        with pytest.raises(InputError, match="holds other things"):
+            search(table, queries, out, LocalRunner(), restart=restart)
+    assert (out / "letter.txt").read_text() == "mine"
+    (out / "letter.txt").unlink()
+    neighbours(table, out, LocalRunner())
+    with pytest.raises(InputError, match="the work of `flowhash bulk neighbours`"):
+        search(table, queries, out, LocalRunner())
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"buckets": np.zeros((0, 1), int), "embeddings": np.zeros((0, DIM))}, "no queries"),
+        ({"buckets": np.zeros((2, 1), int), "embeddings": np.zeros((2, DIM + 1))}, "has dim=6"),
+        ({"buckets": np.zeros((2, 1), int), "embeddings": np.zeros((3, DIM))}, "expected numbers"),
+        ({"buckets": np.zeros(2, int), "embeddings": np.zeros((2, DIM))}, "expected whole"),
+        ({"embeddings": np.zeros((2, DIM))}, "expected the arrays buckets and embeddings"),
+        ({"buckets": np.full((2, 1), 99), "embeddings": np.zeros((2, DIM))}, "different buckets"),
+    ],
+)
+def test_queries_that_do_not_fit(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    table, queries, out = prepared(tmp_path)
+    np.savez(queries, **arrays)
+    with pytest.raises(InputError, match=words):
+        search(table, queries, out, LocalRunner())
+    assert not out.exists() or "buckets" in words  # what is in the arrays is seen by the kernels
+
+
+def test_encoded_queries_that_do_not_fit(tmp_path: Path) -> None:
+    table, _, out = prepared(tmp_path)
+    with HashTable.create(tmp_path / "other", buckets=BUCKETS, dim=DIM, encoder="xyz") as other:
+        Items(3).add_to(other, [])
+    queries = Items(5).write(tmp_path / "queries", [2])
+    with pytest.raises(InputError, match="made with encoder 'xyz', not 'abc'"):
+        search(tmp_path / "other", queries, out, LocalRunner())
+    Items(5).write(tmp_path / "queries", [2], {"encoder": "abc", "buckets": 77})
+    with pytest.raises(InputError, match="77 buckets"):
+        search(table, queries, out, LocalRunner())
+    with pytest.raises(InputError, match="--probe is 2"):
+        search(
+            table, Items(5).write(tmp_path / "again", []), tmp_path / "o2", LocalRunner(), probe=2
+        )
+    with pytest.raises(InputError, match="does not exist"):
+        search(table, tmp_path / "nothing", tmp_path / "o3", LocalRunner())
+    assert not (tmp_path / "o3").exists()
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+    search(table, queries, out, LocalRunner(), rows=10)
+    path = out / "part-000001.parquet"
+    whole = bytearray(path.read_bytes())
+    whole[40] ^= 1  # in the first page
+    path.write_bytes(whole)
+    with pytest.raises(DamagedFileError, match=r"part-000001\.parquet cannot be read"):
+        read_answers(out)
+    path.write_bytes(whole[:100])
+    with pytest.raises(DamagedFileError, match=r"part-000001\.parquet"):
+        read_answers(out)
+    path.unlink()
+    search(table, queries, out, LocalRunner(), rows=10)
+    assert len(read_answers(out).hits) == 30
+
+
+def test_a_table_that_changes_meanwhile(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+
+    class Changing(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            with HashTable.open(table, "r+") as opened:
+                opened.delete([1])
+            yield from super().run(job, parts)
+
+    with pytest.raises(StorageError, match="was changed while it was searched"):
+        search(table, queries, out, Changing())
