@@ -1,7 +1,8 @@
 """How many items the buckets of a query hold, each counted once.
 
 A row knows the other buckets of its item. Opened one after the other, a bucket adds the rows that
-are in none of the earlier ones; those counts are kept until the table changes.
+are in none of the earlier ones; those counts are kept until the table changes. A query that opens
+many buckets is counted by one statement instead, which finds the first of them for each item.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from flowhash.engines.postgres.filters import Filter
 from flowhash.engines.postgres.schema import Names
 
 KEPT = 200_000  # counts that are remembered
+FEW = 8  # buckets of a query that are counted one by one
+FIRST_REACH = 32  # buckets that are looked at first when more are opened until enough is found
 Wanted = tuple[int, tuple[int, ...]]  # a bucket, and those that were opened before it
 
 
@@ -39,6 +42,22 @@ class Counts:
             return self.known
 
 
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What queries open.
+
+    Attributes:
+        counts: buckets that each query opens [q] int32.
+        found: items that those hold, each once [q] int64.
+        useful: of the opened buckets of each query, those that hold an item which no earlier one
+            has; the others need not be searched.
+    """
+
+    counts: NDArray[np.int32]
+    found: NDArray[np.int64]
+    useful: list[list[int]]
+
+
 def count_opened(
     connection: Connection,
     names: Names,
@@ -46,8 +65,8 @@ def count_opened(
     asked: Asked,
     chosen: Filter,
     known: dict[Wanted, int],
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """How many buckets each query opens [q], and how many items those hold [q].
+) -> Opened:
+    """Count what each query opens.
 
     Args:
         connection: in the transaction of the search.
@@ -57,53 +76,119 @@ def count_opened(
         chosen: rows that may be found.
         known: counts of this state with this filter, which gets what is counted now.
     """
-    order = asked.order.tolist()
-    opened = np.full(len(order), asked.probe, np.int32)
-    found = np.zeros(len(order), np.int64)
-    turns = [(query, turn) for query in range(len(order)) for turn in range(asked.probe)]
-    while turns:
-        wanted = [_key(order[query], turn, active) for query, turn in turns]
-        _count(connection, names, active, chosen, wanted, known)
-        for (query, _), key in zip(turns, wanted, strict=True):
-            found[query] += known[key]
-        if asked.at_least is None:
+    counting = _Counting(connection, names, active, chosen, known)
+    if asked.at_least is None:
+        added = counting.added(asked.order[:, : asked.probe])
+        counts = np.full(len(added), asked.probe, np.int32)
+    else:
+        added, counts = _until(counting, asked)
+    useful = [
+        [bucket for bucket, new in zip(line, fresh, strict=True) if new]
+        for line, fresh in zip(asked.order[:, : added.shape[1]].tolist(), added, strict=True)
+    ]
+    return Opened(counts, added.sum(axis=1), useful)
+
+
+def _until(counting: _Counting, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """What the opened buckets add [q, m], and how many each query opens [q], for ``at_least``."""
+    assert asked.at_least is not None
+    width = asked.order.shape[1]
+    reach = min(width, max(asked.probe, FIRST_REACH))
+    added = np.zeros((len(asked.order), reach), np.int64)
+    short = np.arange(len(asked.order))
+    while True:
+        # As far as ``reach``, for those that have too little with less.
+        added[short] = counting.added(asked.order[short, :reach])
+        short = short[added[short].sum(axis=1) < asked.at_least]
+        if not len(short) or reach == width:
             break
-        short = np.flatnonzero((found < asked.at_least) & (opened < asked.order.shape[1]))
-        turns = [(query, int(opened[query])) for query in short.tolist()]
-        opened[short] += 1
-    return opened, found
+        reach = min(width, 2 * reach)
+        added = np.pad(added, ((0, 0), (0, reach - added.shape[1])))
+    enough = np.cumsum(added, axis=1) >= asked.at_least
+    counts = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, width)
+    counts = np.maximum(counts, asked.probe).astype(np.int32)
+    added[np.arange(reach) >= counts[:, None]] = 0
+    return added, counts
 
 
-def _key(order: Sequence[int], turn: int, active: int) -> Wanted:
-    # With k = 1 no item is in two buckets, whichever were opened before.
-    return order[turn], tuple(sorted(order[:turn])) if active > 1 else ()
+class _Counting:
+    """Counts in one state of a table."""
 
+    def __init__(
+        self, connection: Connection, names: Names, active: int, chosen: Filter,
+        known: dict[Wanted, int],
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._names = names
+        self._active = active
+        self._chosen = chosen
+        self._known = known
 
-def _count(
-    connection: Connection,
-    names: Names,
-    active: int,
-    chosen: Filter,
-    wanted: Sequence[Wanted],
-    known: dict[Wanted, int],
-) -> None:
-    new = [key for key in dict.fromkeys(wanted) if key not in known]
-    if not new:
-        return
-    fresh = sql.SQL(" AND NOT others && %s::integer[]" if active > 1 else "")
-    command = sql.SQL("SELECT count(*) FROM {} WHERE bucket = %s{}{}").format(
-        names.table, fresh, chosen.condition
-    )
-    with connection.pipeline():
-        cursors = [
-            connection.execute(
-                command,
-                (bucket, *([list(before)] if active > 1 else []), *chosen.parameters),
-                prepare=True,
-            )
-            for bucket, before in new
+    def added(self, order: NDArray[np.int32]) -> NDArray[np.int64]:
+        """The items that each bucket has and no earlier one of its query [q, m]."""
+        if self._active == 1:
+            return self._of_buckets(order)
+        if order.shape[1] <= FEW:
+            return self._one_by_one(order)
+        return self._in_prefixes(order)
+
+    def _of_buckets(self, order: NDArray[np.int32]) -> NDArray[np.int64]:
+        """With k = 1 no item is in two buckets, whichever were opened before."""
+        numbers, places = np.unique(order, return_inverse=True)
+        new = [bucket for bucket in numbers.tolist() if (bucket, ()) not in self._known]
+        if new:
+            command = sql.SQL(
+                "SELECT bucket, count(*) FROM {} WHERE bucket = ANY(%s){} GROUP BY bucket"
+            ).format(self._names.table, self._chosen.condition)
+            rows = self._connection.execute(command, (new, *self._chosen.parameters)).fetchall()
+            self._known.update({(bucket, ()): 0 for bucket in new})
+            self._known.update({(bucket, ()): count for bucket, count in rows})
+        counts = [self._known[bucket, ()] for bucket in numbers.tolist()]
+        return np.array(counts, np.int64)[places].reshape(order.shape)
+
+    def _one_by_one(self, order: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Each bucket by itself, which one node of a cluster can answer."""
+        wanted: list[list[Wanted]] = [
+            [(bucket, tuple(sorted(line[:turn]))) for turn, bucket in enumerate(line)]
+            for line in order.tolist()
         ]
-        for key, cursor in zip(new, cursors, strict=True):
-            row = cursor.fetchone()
-            assert row is not None
-            known[key] = row[0]
+        new = [
+            key
+            for key in dict.fromkeys(key for line in wanted for key in line)
+            if key not in self._known
+        ]
+        command = sql.SQL(
+            "SELECT count(*) FROM {} WHERE bucket = %s AND NOT others && %s::integer[]{}"
+        ).format(self._names.table, self._chosen.condition)
+        given = [(bucket, list(before), *self._chosen.parameters) for bucket, before in new]
+        self._known.update(zip(new, self._numbers(command, given), strict=True))
+        counts = [[self._known[key] for key in line] for line in wanted]
+        return np.array(counts, np.int64).reshape(order.shape)
+
+    def _in_prefixes(self, order: NDArray[np.int32]) -> NDArray[np.int64]:
+        """All buckets of a query by one statement: the first of them that each item is in."""
+        command = sql.SQL(
+            "SELECT first, count(*) FROM (SELECT min(array_position(%s::integer[], bucket)) AS"
+            " first FROM {} WHERE bucket = ANY(%s::integer[]){} GROUP BY id) AS items"
+            " GROUP BY first"
+        ).format(self._names.table, self._chosen.condition)
+        added = np.zeros(order.shape, np.int64)
+        for query, line in enumerate(order.tolist()):
+            given = (line, line, *self._chosen.parameters)
+            for first, count in self._connection.execute(command, given, prepare=True):
+                added[query, first - 1] = count
+        return added
+
+    def _numbers(self, command: sql.Composed, given: Sequence[tuple[object, ...]]) -> list[int]:
+        """The single numbers that a statement gives for each of some parameters."""
+        if not given:
+            return []
+        found = []
+        with self._connection.cursor() as cursor:
+            cursor.executemany(command, given, returning=True)
+            for _ in given:
+                row = cursor.fetchone()
+                assert row is not None
+                found.append(int(row[0]))
+                cursor.nextset()
+        return found

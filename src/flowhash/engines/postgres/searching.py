@@ -20,7 +20,7 @@ from flowhash.engines.exact import (
 from flowhash.engines.given import Asked
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection, Vector
-from flowhash.engines.postgres.counting import Counts, count_opened
+from flowhash.engines.postgres.counting import Counts, Opened, count_opened
 from flowhash.engines.postgres.filters import Filter
 from flowhash.engines.postgres.schema import FACTS, Facts, Names, facts_of
 from flowhash.engines.postgres.writing import missing
@@ -83,9 +83,9 @@ def search(
             some = Asked(
                 asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least
             )
-            opened, scanned = count_opened(connection, names, settings.active, some, chosen, known)
+            opened = count_opened(connection, names, settings.active, some, chosen, known)
             asking = _Asking(connection, names, settings, facts.largest, chosen, payloads)
-            pieces.append(asking.answer(some, opened, scanned))
+            pieces.append(asking.answer(some, opened))
     return _joined(pieces), facts
 
 
@@ -133,14 +133,14 @@ class _Asking:
             chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
-    def answer(self, asked: Asked, opened: NDArray[np.int32], scanned: NDArray[np.int64]) -> Hits:
+    def answer(self, asked: Asked, opened: Opened) -> Hits:
         """The exact answer: lists are asked for anew, longer, until nothing can be behind them."""
         vectors = [Vector(query) for query in asked.queries]
         lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
         wanted: list[tuple[int, int, int | None]] = [
             (query, bucket, asked.top + SPARE)
-            for query, line in enumerate(asked.order.tolist())
-            for bucket in line[: int(opened[query])]
+            for query, line in enumerate(opened.useful)
+            for bucket in line
         ]
         found: dict[tuple[int, int], Listed] = {}
         while True:
@@ -150,8 +150,9 @@ class _Asking:
             candidates = self._candidates(lists)
             distances = exact_distances(self._settings.metric, asked.queries, candidates)
             hits, worst = ranked(
-                candidates, distances, self._settings.ids, len(asked.queries), asked.top, scanned
-            )
+                candidates, distances, self._settings.ids, len(asked.queries), asked.top,
+                opened.found,
+            )  # fmt: skip
             wanted = self._unproven(lists, worst, lengths)
             if not wanted:
                 return hits

@@ -133,7 +133,9 @@ class PostgresView(Described):
         asked = given.Asked(order, np.empty((len(order), 0), np.float32), 1, probe, at_least)
         with self._using() as connection, snapshot(connection):
             known = self._counts.of(self._facts(connection).changes)
-            return count_opened(connection, self._names, self.active, asked, NO_FILTER, known)[0]
+            return count_opened(
+                connection, self._names, self.active, asked, NO_FILTER, known
+            ).counts
 
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
         """All items of one state, some at a time; a connection is held meanwhile."""
@@ -217,7 +219,7 @@ class PostgresView(Described):
         order = np.stack([item.code for item in drawn])
         asked = given.Asked(order, np.empty((len(order), 0), np.float32), 1, self.active, None)
         known = self._counts.of(facts.changes)
-        found = count_opened(connection, self._names, self.active, asked, NO_FILTER, known)[1]
+        found = count_opened(connection, self._names, self.active, asked, NO_FILTER, known).found
         return float((found - 1).mean())
 
     def _bucket_rows(
