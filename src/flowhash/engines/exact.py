@@ -20,7 +20,7 @@ from flowhash.table.arrays import METRICS
 from flowhash.table.exact import distance
 from flowhash.table.ids import STRING, string_ids
 
-SPARE = 4  # rows that are asked for beyond the wanted ones, so that few lists are asked for twice
+SPARE = 2  # rows that are asked for beyond the wanted ones, so that few lists are asked for twice
 ROUNDING = 2.0**-24  # the most that one float32 operation is off, as a share of its result
 LOST = 2.0**-120  # more than products of small numbers lose, each
 

@@ -121,6 +121,9 @@ class Server:
         return psycopg.connect(self.address.server, autocommit=True, application_name="flowhash")
 
     def _configure(self, connection: Connection) -> None:
+        # All buckets are read alike. Left to itself the server plans each query anew or not, as its
+        # first few happened to look, and planning takes as long as reading a bucket.
+        connection.execute("SET plan_cache_mode = force_generic_plan")
         if self._read_only:
             connection.read_only = True
             connection.execute("SET default_transaction_read_only = on")

@@ -188,8 +188,10 @@ def make_table(
     wide = settings.dim * (4 if settings.dtype == "float32" else 2) > PLAIN_ROW
     connection.execute(
         sql.SQL(
-            "CREATE TABLE {} (bucket integer NOT NULL, id {} NOT NULL, others integer[],"
-            " payload json, embedding {} NOT NULL)"
+            # What a search reads of every row stands before what may be null, where the server
+            # knows its place without looking.
+            "CREATE TABLE {} (bucket integer NOT NULL, id {} NOT NULL, embedding {} NOT NULL,"
+            " others integer[], payload json)"
         ).format(names.table, sql.SQL(cast(Any, identity)), names.kind(settings))
     )
     # In the row itself, and never packed: a search reads every embedding of a bucket.

@@ -77,6 +77,8 @@ def search(
         if facts is None or not facts.ready:
             raise missing(address, facts)
         settings = facts.settings
+        if chosen:  # how many rows a filter leaves is worth a look
+            connection.execute("SET LOCAL plan_cache_mode = force_custom_plan")
         known = {} if chosen else counts.of(facts.changes)
         for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
             part = slice(start, start + QUERIES_AT_ONCE)
