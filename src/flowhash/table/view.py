@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flowhash.errors import InputError, StorageError
 from flowhash.table import answers, arguments
 from flowhash.table.check import state_faults
+from flowhash.table.described import Described
 from flowhash.table.folder import Folder
 from flowhash.table.hits import Item, Stored
 from flowhash.table.ids import read_ids
@@ -20,48 +21,13 @@ from flowhash.table.state import State
 from flowhash.table.stats import Stats, table_stats
 
 
-class TableView:
+class TableView(Described):
     """The part of a table that reads: every method works on one state, whole."""
 
     def __init__(self, settings: Settings, folder: Folder | None, state: State) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._folder = folder
         self._state: State | None = state
-
-    @property
-    def buckets(self) -> int:
-        """d, the number of buckets."""
-        return self._settings.buckets
-
-    @property
-    def dim(self) -> int:
-        """How many numbers an embedding has."""
-        return self._settings.dim
-
-    @property
-    def active(self) -> int:
-        """k, how many buckets an item is in."""
-        return self._settings.active
-
-    @property
-    def metric(self) -> str:
-        """What is ranked by."""
-        return self._settings.metric
-
-    @property
-    def dtype(self) -> str:
-        """How embeddings are stored."""
-        return self._settings.dtype
-
-    @property
-    def id_kind(self) -> str:
-        """What ids are: "int64" or "string"."""
-        return self._settings.ids
-
-    @property
-    def encoder(self) -> str | None:
-        """The fingerprint of the encoder, if it was given."""
-        return self._settings.encoder
 
     @property
     def path(self) -> Path | None:

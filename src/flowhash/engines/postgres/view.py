@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.engines import given
-from flowhash.engines.described import Described
 from flowhash.engines.postgres import browsing, schema, writing
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection, Server
@@ -21,6 +20,7 @@ from flowhash.engines.postgres.searching import snapshot
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Item, Stats, Stored
 from flowhash.table.browse import draw
+from flowhash.table.described import Described
 from flowhash.table.ids import INT64, read_ids
 
 

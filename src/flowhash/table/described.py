@@ -1,4 +1,4 @@
-"""The settings of an engine's table, as properties."""
+"""The settings of a table, as properties."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from flowhash.table.manifest import Settings
 
 
 class Described:
-    """What every engine says of its table; it never changes.
+    """What a table, of whatever engine, says of itself; it never changes.
 
     Args:
         settings: of the table.
