@@ -17,6 +17,7 @@ from flowhash.engines import RemoteEngine, copy, open_engine, postgres
 from flowhash.engines.postgres import schema, writing
 from flowhash.engines.postgres.address import read_address
 from flowhash.engines.postgres.connecting import Server, Vector
+from flowhash.engines.postgres.names import find_names
 from flowhash.engines.postgres.source import Source
 from measure import median, seconds
 
@@ -193,7 +194,7 @@ def _bare(address: str, table: HashTable, keys: bool) -> float:
     place = read_address(f"{address}&table=bare")
     link = Server(place, read_only=False)
     with link.using() as connection:
-        names = schema.find_names(connection, place)
+        names = find_names(connection, place)
         connection.execute("DROP TABLE IF EXISTS bare")
         connection.execute(
             f"CREATE TABLE bare (bucket integer NOT NULL, id bigint NOT NULL, embedding"

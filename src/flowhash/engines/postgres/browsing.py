@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from flowhash.engines.postgres.connecting import Connection
-from flowhash.engines.postgres.schema import Facts, Names
+from flowhash.engines.postgres.names import Names
+from flowhash.engines.postgres.schema import Facts
 from flowhash.engines.postgres.searching import embeddings_of
 from flowhash.table import Item, Stats, Stored
 from flowhash.table.browse import draw

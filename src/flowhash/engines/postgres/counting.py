@@ -18,7 +18,7 @@ from psycopg import sql
 from flowhash.engines.given import Asked
 from flowhash.engines.postgres.connecting import Connection
 from flowhash.engines.postgres.filters import Filter
-from flowhash.engines.postgres.schema import Names
+from flowhash.engines.postgres.names import Names
 
 KEPT = 200_000  # counts that are remembered
 FEW = 8  # buckets of a query that are counted one by one

@@ -12,6 +12,7 @@ from flowhash.engines.postgres import schema, searching, writing
 from flowhash.engines.postgres.address import read_address
 from flowhash.engines.postgres.connecting import Server, has_vector
 from flowhash.engines.postgres.filters import read_filter
+from flowhash.engines.postgres.names import find_names
 from flowhash.engines.postgres.schema import Facts
 from flowhash.engines.postgres.view import PostgresView
 from flowhash.errors import InputError, StorageError
@@ -69,7 +70,7 @@ class PostgresTable(PostgresView):
         server = Server(address, read_only=False, extend=True)
         try:
             with server.using() as connection:
-                names = schema.find_names(connection, address)
+                names = find_names(connection, address)
                 with writing.transaction(connection):
                     schema.make_table(
                         connection, names, address, settings, ready=True, distribute=distribute
@@ -100,7 +101,7 @@ class PostgresTable(PostgresView):
         server = Server(address, read_only=mode == "r")
         try:
             with server.using() as connection:
-                names = schema.find_names(connection, address)
+                names = find_names(connection, address)
                 facts = schema.read_facts(connection, names, address)
             if facts is None or not facts.ready:
                 raise writing.missing(address, facts)
@@ -122,7 +123,7 @@ class PostgresTable(PostgresView):
         server = Server(address, read_only=False)
         try:
             with server.using() as connection:
-                names = schema.find_names(connection, address)
+                names = find_names(connection, address)
                 with writing.transaction(connection):
                     if schema.read_facts(connection, names, address, lock=True) is not None:
                         schema.drop_table(connection, names)
@@ -222,7 +223,7 @@ def found_facts(place: str) -> Facts | None:
         with server.using() as connection:
             if not has_vector(connection):
                 return None
-            names = schema.find_names(connection, address)
+            names = find_names(connection, address)
             return schema.read_facts(connection, names, address)
     finally:
         server.close()

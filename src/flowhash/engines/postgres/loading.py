@@ -15,6 +15,7 @@ from psycopg import sql
 from flowhash.engines.postgres import schema, writing
 from flowhash.engines.postgres.address import read_address
 from flowhash.engines.postgres.connecting import Connection, Server
+from flowhash.engines.postgres.names import find_names
 from flowhash.engines.postgres.schema import Facts
 from flowhash.engines.postgres.source import Source
 from flowhash.errors import InputError, StorageError
@@ -52,7 +53,7 @@ class PostgresLoading:
         self.total = len(table)
         try:
             with self._server.using() as connection:
-                self._names = schema.find_names(connection, self._place)
+                self._names = find_names(connection, self._place)
                 facts = self._begin(connection, distribute, restart)
             assert facts.progress is not None
             self._apart = facts.distributed

@@ -16,58 +16,14 @@ from psycopg import sql
 
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection
+from flowhash.engines.postgres.names import REGISTRY, Names
 from flowhash.errors import InputError, StorageError
 from flowhash.table.manifest import Settings
 
 VERSION = 1
-REGISTRY = "flowhash_tables"
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 PLAIN_ROW = 7_000  # bytes of an embedding that fits into a page of 8 KiB beside the rest
-FUNCTIONS = {
-    # Functions, not the operators: those could be led to an index that is not exact.
-    "euclidean": "vector_l2_squared_distance",
-    "cosine": "cosine_distance",
-    "inner": "vector_negative_inner_product",
-}
 FACTS = "settings, items, next_id, changes, largest, ready, progress, notes, distributed"
-
-
-@dataclass(frozen=True)
-class Names:
-    """What a table's parts are called, as the driver quotes them."""
-
-    schema: str
-    name: str
-    extension: str  # the schema of pgvector
-
-    @property
-    def table(self) -> sql.Identifier:
-        """The rows."""
-        return sql.Identifier(self.schema, self.name)
-
-    @property
-    def registry(self) -> sql.Identifier:
-        """The table of tables."""
-        return sql.Identifier(self.schema, REGISTRY)
-
-    def kind(self, settings: Settings) -> sql.Composable:
-        """The type of an embedding."""
-        name = "vector" if settings.dtype == "float32" else "halfvec"
-        kind = sql.Identifier(self.extension, name)
-        return sql.SQL("{}({})").format(kind, sql.Literal(settings.dim))
-
-    def distance(self, settings: Settings) -> sql.Composable:
-        """The distance of a row from the query ``%s``, whose numbers are not rounded to halves."""
-        function = sql.Identifier(self.extension, FUNCTIONS[settings.metric])
-        stored: sql.Composable = sql.Identifier("embedding")
-        if settings.dtype == "float16":
-            stored = sql.SQL("{}::{}").format(stored, sql.Identifier(self.extension, "vector"))
-        return sql.SQL("{}({}, %s)").format(function, stored)
-
-    def send(self, settings: Settings) -> sql.Identifier:
-        """The function that gives an embedding's bytes."""
-        name = "vector_send" if settings.dtype == "float32" else "halfvec_send"
-        return sql.Identifier(self.extension, name)
 
 
 @dataclass(frozen=True)
@@ -83,25 +39,6 @@ class Facts:
     progress: dict[str, Any] | None
     notes: dict[str, Any]
     distributed: bool
-
-
-def find_names(connection: Connection, address: Address) -> Names:
-    """The names of a table's parts; pgvector must be there."""
-    row = connection.execute(
-        "SELECT coalesce(%s::text, current_schema()), (SELECT n.nspname FROM pg_extension e"
-        " JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'vector')",
-        (address.schema,),
-    ).fetchone()
-    assert row is not None
-    schema, extension = row
-    if schema is None:
-        raise StorageError(f"{address.shown}: no schema of the search path is there; name one")
-    if extension is None:
-        raise StorageError(
-            f"{address.shown} has no extension vector; install pgvector on the server, then run "
-            "CREATE EXTENSION vector in this database"
-        )
-    return Names(schema, address.name, extension)
 
 
 def read_facts(

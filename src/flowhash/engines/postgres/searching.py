@@ -22,7 +22,8 @@ from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection, Vector
 from flowhash.engines.postgres.counting import Counts, Opened, count_opened
 from flowhash.engines.postgres.filters import Filter
-from flowhash.engines.postgres.schema import FACTS, Facts, Names, facts_of
+from flowhash.engines.postgres.names import Names
+from flowhash.engines.postgres.schema import FACTS, Facts, facts_of
 from flowhash.engines.postgres.writing import missing
 from flowhash.table import Hits
 from flowhash.table.ids import INT64

@@ -15,7 +15,8 @@ from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection, Server
 from flowhash.engines.postgres.counting import Counts, count_opened
 from flowhash.engines.postgres.filters import NO_FILTER
-from flowhash.engines.postgres.schema import Facts, Names
+from flowhash.engines.postgres.names import Names
+from flowhash.engines.postgres.schema import Facts
 from flowhash.engines.postgres.searching import snapshot
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Item, Stats, Stored

@@ -12,8 +12,9 @@ from psycopg import IsolationLevel, sql
 from flowhash.engines.given import NewItems
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection
+from flowhash.engines.postgres.names import Names
 from flowhash.engines.postgres.rows import HEADER, TRAILER
-from flowhash.engines.postgres.schema import Facts, Names, read_facts
+from flowhash.engines.postgres.schema import Facts, read_facts
 from flowhash.engines.postgres.source import Source
 from flowhash.errors import InputError, StorageError
 from flowhash.table.ids import INT64, Ids

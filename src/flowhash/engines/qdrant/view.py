@@ -15,19 +15,21 @@ from flowhash.engines.qdrant.marker import MARKER, Facts, known_facts, read_mark
 from flowhash.engines.qdrant.points import EMBEDDING, PointId, item_id, item_of, point_id, stored_of
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Item, Stored
+from flowhash.table.described import Described
 from flowhash.table.ids import read_ids
 
 NUMBERS = 1 << 19  # of vectors that one request brings or carries at the most
 POINTS = 4096  # the same for points
 
 
-class QdrantView:
+class QdrantView(Described):
     """The part of a table on Qdrant that reads single items.
 
     Qdrant has no snapshots: a reader may see a part of a change while it is made.
     """
 
     def __init__(self, store: Store, facts: Facts, writable: bool) -> None:
+        super().__init__(facts.settings)
         self._store = store
         self._facts = facts
         self._writable = writable
@@ -41,41 +43,6 @@ class QdrantView:
     def address(self) -> str:
         """Where it is, without a key."""
         return self._store.address.shown
-
-    @property
-    def buckets(self) -> int:
-        """d, the number of buckets."""
-        return self._facts.settings.buckets
-
-    @property
-    def dim(self) -> int:
-        """How many numbers an embedding has."""
-        return self._facts.settings.dim
-
-    @property
-    def active(self) -> int:
-        """k, how many buckets an item is in."""
-        return self._facts.settings.active
-
-    @property
-    def metric(self) -> str:
-        """What is ranked by."""
-        return self._facts.settings.metric
-
-    @property
-    def dtype(self) -> str:
-        """What embeddings were rounded to; Qdrant stores them as float32 either way."""
-        return self._facts.settings.dtype
-
-    @property
-    def id_kind(self) -> str:
-        """What ids are: "int64" or "string"."""
-        return self._facts.settings.ids
-
-    @property
-    def encoder(self) -> str | None:
-        """The fingerprint of the encoder, if it was given."""
-        return self._facts.settings.encoder
 
     @property
     def writable(self) -> bool:
