@@ -505,11 +505,11 @@ DAMAGE = {
     "a row less": "DELETE FROM {} WHERE {}",
     "an item less": "DELETE FROM {0} WHERE id = (SELECT id FROM {0} WHERE {1})",
     "all rows": "DELETE FROM {}",
-    "a row more": "INSERT INTO {0} SELECT bucket, 10^15::bigint, others, payload, embedding"
+    "a row more": "INSERT INTO {0} SELECT bucket, 10^15::bigint, embedding, others, payload"
     " FROM {0} WHERE {1}",
-    "a row behind": "INSERT INTO {0} SELECT 40, 10^15::bigint, others, payload, embedding"
+    "a row behind": "INSERT INTO {0} SELECT 40, 10^15::bigint, embedding, others, payload"
     " FROM {0} WHERE {1}",
-    "a row before": "INSERT INTO {0} SELECT -1, 0, others, payload, embedding FROM {0} WHERE {1}",
+    "a row before": "INSERT INTO {0} SELECT -1, 0, embedding, others, payload FROM {0} WHERE {1}",
 }
 ONE = (
     "(bucket, id) = (SELECT bucket, id FROM {0} WHERE payload IS NOT NULL AND bucket = 17 LIMIT 1)"

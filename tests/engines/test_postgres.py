@@ -14,6 +14,7 @@ import pytest
 
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.opening import room_of
+from flowhash.engines.postgres.searching import snapshot
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
 from tests.engines.pairs import Make, Pair, bits, engine_contents, make_pairs
@@ -312,8 +313,8 @@ def test_a_reader_cannot_change_anything_at_all(postgres_address: str) -> None:
     create_engine(postgres_address, buckets=1, dim=1).close()
     reader = open_engine(postgres_address)
     with reader:
-        with reader._server.using() as connection:
-            assert connection.execute("SHOW default_transaction_read_only").fetchone() == ("on",)
+        with reader._server.using() as connection, snapshot(connection):
+            assert connection.execute("SHOW transaction_read_only").fetchone() == ("on",)
         with pytest.raises(StorageError):
             reader.note("a", 1)
         assert reader.notes() == {}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from flowhash.engines.address import hidden
 from flowhash.errors import InputError
 
@@ -35,7 +38,12 @@ def read_address(text: str) -> Address:
     Raises:
         InputError: it names no table that PostgreSQL could have.
     """
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise _unreadable(text) from None
+    if parts.fragment:
+        raise _unreadable(text)
     given = parse_qsl(parts.query, keep_blank_values=True)
     tables = [value for key, value in given if key == "table"]
     if len(tables) > 1:
@@ -47,6 +55,10 @@ def read_address(text: str) -> Address:
     ).geturl()
     if "://" not in server:  # an address without a host lost its slashes
         server = server.replace("postgresql:", "postgresql://", 1)
+    try:
+        conninfo_to_dict(server)
+    except psycopg.Error:  # whose words would have the password in them
+        raise _unreadable(text) from None
     schema, dot, name = (tables[0] if tables else DEFAULT).rpartition(".")
     for part in (schema, name) if dot else (name,):
         # A per cent sign in a name would be a place for a parameter to the driver.
@@ -56,3 +68,11 @@ def read_address(text: str) -> Address:
                 f"SCHEMA.NAME, of at most {LONGEST} bytes each, without a per cent sign"
             )
     return Address(server, hidden(text), schema if dot else None, name)
+
+
+def _unreadable(text: str) -> InputError:
+    return InputError(
+        f"{hidden(text)} cannot be read as an address; expected "
+        "postgresql://USER@HOST:PORT/DATABASE?table=NAME. In a password write % as %25, / as %2F, "
+        "? as %3F, # as %23, @ as %40 and [ as %5B, or give it in PGPASSWORD"
+    )

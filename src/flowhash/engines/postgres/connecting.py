@@ -21,6 +21,10 @@ from flowhash.errors import InputError, StorageError
 Connection = psycopg.Connection[tuple[Any, ...]]
 CONNECTIONS = 8  # of one engine, at the most
 PATIENCE = 10.0  # seconds until somebody who waits for a connection gives up
+# Texts are sent as UTF-8, also where the user's settings say otherwise.
+OPTIONS: dict[str, Any] = {
+    "autocommit": True, "application_name": "flowhash", "client_encoding": "UTF8"
+}  # fmt: skip
 QUICK = 0.5  # seconds until somebody who waits asks whether the server is there at all
 
 # Without a handler Python would print what the driver warns of; errors are raised anyway.
@@ -57,7 +61,7 @@ class Server:
                 self._vector_type = vector_type(connection)
             self._pool = psycopg_pool.ConnectionPool(
                 conninfo=address.server,
-                kwargs={"autocommit": True, "application_name": "flowhash"},
+                kwargs=OPTIONS,
                 min_size=0,
                 max_size=CONNECTIONS,
                 timeout=PATIENCE,
@@ -83,7 +87,7 @@ class Server:
                 # A pool would wait for the server; whether it is there is known at once.
                 self._connect().close()
                 self._suspect = False
-            connection = self._pool.getconn()
+            connection = self._taken()
             try:
                 connection.execute("SELECT 1")
             except psycopg.OperationalError:
@@ -99,6 +103,13 @@ class Server:
                 self._pool.putconn(connection)
             return
         raise StorageError(f"{self.address.shown}: the server cuts off every connection; try later")
+
+    def _taken(self) -> Connection:
+        try:
+            return self._pool.getconn(timeout=QUICK)
+        except psycopg_pool.PoolTimeout:
+            self._connect().close()  # which says so if it is the server that is not there
+            return self._pool.getconn()
 
     @contextlib.contextmanager
     def said(self) -> Iterator[None]:
@@ -118,15 +129,11 @@ class Server:
         self._pool.close()
 
     def _connect(self) -> Connection:
-        return psycopg.connect(self.address.server, autocommit=True, application_name="flowhash")
+        return psycopg.connect(self.address.server, **OPTIONS)
 
     def _configure(self, connection: Connection) -> None:
-        # All buckets are read alike. Left to itself the server plans each query anew or not, as its
-        # first few happened to look, and planning takes as long as reading a bucket.
-        connection.execute("SET plan_cache_mode = force_generic_plan")
-        if self._read_only:
-            connection.read_only = True
-            connection.execute("SET default_transaction_read_only = on")
+        # Nothing is SET for the session, which behind a pooler others would share.
+        connection.read_only = True if self._read_only else None
         if self._vector_type:
             kind = {"oid": self._vector_type, "format": Format.BINARY, "dump": _dump}
             connection.adapters.register_dumper(Vector, type("VectorDumper", (Dumper,), kind))
@@ -195,6 +202,10 @@ def in_our_words(error: psycopg.Error, address: Address) -> StorageError | Input
         return InputError(
             f"{place}: {words}; PostgreSQL takes ids of up to 2,600 bytes. Put long texts into the "
             "payload"
+        )
+    if state in ("57014", "55P03"):
+        return StorageError(
+            f"{place}: {words}; the server's own limit was reached. Ask for less, or raise it"
         )
     if lost:
         return StorageError(

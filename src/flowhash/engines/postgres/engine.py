@@ -148,7 +148,9 @@ class PostgresTable(PostgresView):
         if not len(items.table):
             return items.ids
         with self._using() as connection:
-            known, self._count = writing.add(connection, self._names, self._place, items)
+            known, self._count = writing.add(
+                connection, self._names, self._place, self._settings, items
+            )
         return known
 
     def delete(self, ids: Any) -> int:
@@ -160,7 +162,9 @@ class PostgresTable(PostgresView):
         self._check_writable()
         wanted = read_ids(ids, self.id_kind)
         with self._using() as connection:
-            gone, self._count = writing.delete(connection, self._names, self._place, wanted)
+            gone, self._count = writing.delete(
+                connection, self._names, self._place, self._settings, wanted
+            )
         return gone
 
     def search(
@@ -188,7 +192,14 @@ class PostgresTable(PostgresView):
         chosen = read_filter(self._empty, where)
         with self._using() as connection:
             hits, facts = searching.search(
-                connection, self._names, self._place, self._counts, asked, chosen, payloads
+                connection,
+                self._names,
+                self._place,
+                self._settings,
+                self._counts,
+                asked,
+                chosen,
+                payloads,
             )
         self._count = facts.items
         return hits
@@ -197,7 +208,7 @@ class PostgresTable(PostgresView):
         """Note something, durably; None removes it."""
         self._check_writable()
         with self._using() as connection, writing.transaction(connection):
-            facts = writing.locked(connection, self._names, self._place)
+            facts = writing.locked(connection, self._names, self._place, self._settings)
             schema.write_notes(connection, self._names, {**facts.notes, name: value})
 
     def __enter__(self) -> PostgresTable:

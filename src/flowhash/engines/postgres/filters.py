@@ -65,8 +65,8 @@ def _on_payload(where: Mapping[Any, Any]) -> Filter:
             ) from error
         conditions.append(
             sql.SQL(
-                r" AND (replace(payload::text, '\u', '\b')::json -> %s::text)::jsonb"
-                " = ANY(%s::jsonb[])"
+                r" AND (replace(replace(payload::text, '\\', '\\-'), '\u', '\\u')::json"
+                " -> %s::text)::jsonb = ANY(%s::jsonb[])"
             )
         )
         parameters += [json.loads(_plain(json.dumps(key))), texts]
@@ -78,6 +78,7 @@ def _on_payload(where: Mapping[Any, Any]) -> Filter:
 def _plain(text: str) -> str:
     r"""JSON without the escapes that PostgreSQL refuses to look at, such as ``\u0000``.
 
-    Texts are compared after the same exchange on both sides: ``\u`` for ``\b``, which is JSON too.
+    Both sides are compared after the same exchange: a backslash, ``\\``, gets a mark, so that what
+    stands for an escape, ``\\u``, is no other text's.
     """
-    return text.replace("\\u", "\\b")
+    return text.replace("\\\\", "\\\\-").replace("\\u", "\\\\u")

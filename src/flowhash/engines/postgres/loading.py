@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -22,7 +23,6 @@ from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.ids import INT64, STRING
 
-ROWS = 1 << 15  # of a piece that is checked by one checksum
 AHEAD = 2  # pieces that are made ready while another is sent
 CHECKERS = 2  # connections that compare checksums
 
@@ -48,6 +48,11 @@ class PostgresLoading:
         self._settings = table._settings
         self._source = Source(table)
         self._place = read_address(place)
+        if self._source.has_zeros():
+            raise InputError(
+                "an id of the table has a zero character, which PostgreSQL cannot store; replace "
+                "that item"
+            )
         self._digests: dict[tuple[int, int], str] = {}
         self._server = Server(self._place, read_only=False, extend=True)
         self.total = len(table)
@@ -58,6 +63,7 @@ class PostgresLoading:
             assert facts.progress is not None
             self._apart = facts.distributed
             self._copied = int(facts.progress["rows"])
+            self._token = facts.progress["token"]
             self.done = self._items(self._copied)
         except BaseException:
             self._server.close()
@@ -65,7 +71,7 @@ class PostgresLoading:
 
     def parts(self) -> Iterator[range]:
         """Copy what is left; while the server takes one piece, the next is made ready."""
-        pieces = self._source.pieces(self._copied, ROWS, self._apart)
+        pieces = self._source.pieces(self._copied, self._source.at_once, self._apart)
         before = self.done
         with (
             self._server.using() as connection,
@@ -85,7 +91,7 @@ class PostgresLoading:
         """Make the keys, then compare counts and checksums of all rows."""
         with self._server.using() as connection:
             self._make_keys(connection)
-        pieces = self._source.pieces(0, ROWS, self._apart)
+        pieces = self._source.pieces(0, self._source.at_once, self._apart)
         before = 0
         with ThreadPoolExecutor(CHECKERS, thread_name_prefix="flowhash-check") as pool:
             expected = [self._digest(*piece) for piece in pieces]
@@ -107,6 +113,8 @@ class PostgresLoading:
         """Open the copy, with these notes, for searches."""
         with self._server.using() as connection:
             connection.execute(sql.SQL("VACUUM ANALYZE {}").format(self._names.table))
+        with self._server.using() as connection, writing.transaction(connection):
+            self._own_progress(connection, len(self._source))
             next_id = self._table.next_id if self._settings.ids == INT64 else 0
             command = sql.SQL(
                 "UPDATE {} SET items = %s, next_id = %s, largest = %s, changes = changes + 1,"
@@ -135,7 +143,8 @@ class PostgresLoading:
             if facts is None:
                 schema.make_table(
                     connection, self._names, self._place, self._settings, ready=False,
-                    distribute=distribute, progress={"source": version, "rows": 0},
+                    distribute=distribute,
+                    progress={"source": version, "rows": 0, "token": secrets.token_hex(8)},
                 )  # fmt: skip
                 facts = schema.read_facts(connection, self._names, self._place)
         assert facts is not None
@@ -144,6 +153,11 @@ class PostgresLoading:
             raise InputError(
                 f"{self._place.shown} holds an unfinished copy of another table, or of this one "
                 "before it was changed; give --restart to remove it and begin anew"
+            )
+        if distribute and not facts.distributed:
+            raise InputError(
+                f"{self._place.shown} holds an unfinished copy that is not distributed; leave "
+                "--distribute out, or give --restart to remove it and begin anew"
             )
         return facts
 
@@ -158,18 +172,27 @@ class PostgresLoading:
     ) -> None:
         """Store one piece, and how far that is, for good."""
         with writing.transaction(connection):
-            facts = schema.read_facts(connection, self._names, self._place, lock=True)
-            if facts is None or facts.ready or int((facts.progress or {})["rows"]) != start:
-                raise StorageError(
-                    f"{self._place.shown} is being copied to by somebody else too; let one of them "
-                    "finish"
-                )
+            progress = {**self._own_progress(connection, start), "rows": stop}
             writing.copy_rows(connection, self._names, [content])
-            progress = {"source": self._table.version, "rows": stop}
             connection.execute(
                 sql.SQL("UPDATE {} SET progress = %s WHERE name = %s").format(self._names.registry),
                 (json.dumps(progress), self._names.name),
             )
+
+    def _own_progress(self, connection: Connection, rows: int) -> dict[str, Any]:
+        """How far the copy is, which must be where this attempt left it; nobody else goes on now.
+
+        Raises:
+            StorageError: somebody else has copied on, begun anew, or finished it.
+        """
+        facts = schema.read_facts(connection, self._names, self._place, lock=True)
+        progress = None if facts is None or facts.ready else facts.progress
+        if progress is None or (progress["token"], progress["rows"]) != (self._token, rows):
+            raise StorageError(
+                f"{self._place.shown} is being copied to by somebody else too; let one of them "
+                "finish"
+            )
+        return progress
 
     def _make_keys(self, connection: Connection) -> None:
         """The keys, unless an earlier attempt made them; rows that are there twice show here."""

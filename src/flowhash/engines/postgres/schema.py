@@ -115,6 +115,12 @@ def make_table(
             f"{address.shown} has no Citus, and cannot distribute a table; leave --distribute out, "
             "or have an administrator run CREATE EXTENSION citus"
         )
+    row = connection.execute("SHOW server_encoding").fetchone()
+    if row is None or row[0] != "UTF8":
+        raise StorageError(
+            f"{address.shown} is a database of {row and row[0]}; FlowHash needs one of UTF8 "
+            "(CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0)"
+        )
     if is_there(connection, names, names.name):
         raise StorageError(
             f"{address.shown}: there is a table {names.name!r} already; choose another with "

@@ -13,6 +13,8 @@ from flowhash.table import HashTable
 from flowhash.table.browse import state_of
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
 
+ROWS, BYTES = 1 << 15, 1 << 24  # of what is handled together, at the most
+
 
 class Source:
     """A state of a table as a sequence of rows, read some at a time.
@@ -24,6 +26,7 @@ class Source:
     Attributes:
         starts: the first row of each bucket, and the number of all rows [d + 1].
         largest: no embedding is longer.
+        at_once: rows that are handled together: few where they are large.
     """
 
     def __init__(self, table: HashTable, first_id: int = 0) -> None:
@@ -35,6 +38,16 @@ class Source:
         self.starts = np.zeros(table.buckets + 1, np.int64)
         np.cumsum(table.bucket_loads(), out=self.starts[1:])
         self.largest = self._state.largest
+        texts = sum(
+            len(part.segment.names.content) + len(part.segment.payloads.content)
+            for part in self._state.parts
+        )
+        stored = max(1, sum(part.segment.rows for part in self._state.parts))
+        self.at_once = max(1, min(ROWS, BYTES // (4 * table.dim + 64 + texts // stored)))
+
+    def has_zeros(self) -> bool:
+        """Whether an id has a zero character, which PostgreSQL cannot store."""
+        return any(bool((part.segment.names.content == 0).any()) for part in self._state.parts)
 
     def __len__(self) -> int:
         return int(self.starts[-1])

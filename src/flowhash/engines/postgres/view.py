@@ -13,7 +13,7 @@ from flowhash.engines import given
 from flowhash.engines.postgres import browsing, schema, writing
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection, Server
-from flowhash.engines.postgres.counting import Counts, count_opened
+from flowhash.engines.postgres.counting import Counts, Wanted, count_opened
 from flowhash.engines.postgres.filters import NO_FILTER
 from flowhash.engines.postgres.names import Names
 from flowhash.engines.postgres.schema import Facts
@@ -85,8 +85,9 @@ class PostgresView(Described):
         """Loads of buckets, measured and expected SUF, bytes; kept until the table changes."""
         with self._using() as connection, snapshot(connection):
             facts = self._facts(connection)
-            if self._stats is not None and self._stats[0] == facts.changes:
-                return self._stats[1]
+            kept = self._stats  # which other threads may exchange meanwhile
+            if kept is not None and kept[0] == facts.changes and not facts.distributed:
+                return kept[1]
             sizes = self._sizes(connection, facts)
             found = self._others_found(connection, facts, sizes)
             measured = browsing.stats(connection, self._names, facts, sizes, found)
@@ -133,7 +134,7 @@ class PostgresView(Described):
             return np.full(len(order), probe, np.int32)
         asked = given.Asked(order, np.empty((len(order), 0), np.float32), 1, probe, at_least)
         with self._using() as connection, snapshot(connection):
-            known = self._counts.of(self._facts(connection).changes)
+            known = self._known(self._facts(connection))
             return count_opened(
                 connection, self._names, self.active, asked, NO_FILTER, known
             ).counts
@@ -196,15 +197,18 @@ class PostgresView(Described):
 
     def _facts(self, connection: Connection) -> Facts:
         facts = schema.read_facts(connection, self._names, self._place)
-        if facts is None or not facts.ready:
-            raise writing.missing(self._place, facts)
-        return facts
+        return writing.usable(facts, self._settings, self._place)
+
+    def _known(self, facts: Facts) -> dict[Wanted, int]:
+        """Counts that hold: on many nodes none do, their states may differ for a moment."""
+        return {} if facts.distributed else self._counts.of(facts.changes)
 
     def _sizes(self, connection: Connection, facts: Facts) -> NDArray[np.int64]:
-        if self._loads is None or self._loads[0] != facts.changes:
-            sizes = browsing.loads(connection, self._names, self.buckets)
-            self._loads = (facts.changes, sizes)
-        return self._loads[1]
+        kept = self._loads  # which other threads may exchange meanwhile
+        if kept is None or kept[0] != facts.changes or facts.distributed:
+            kept = (facts.changes, browsing.loads(connection, self._names, self.buckets))
+            self._loads = kept
+        return kept[1]
 
     def _others_found(
         self, connection: Connection, facts: Facts, sizes: NDArray[np.int64]
@@ -219,7 +223,7 @@ class PostgresView(Described):
         )
         order = np.stack([item.code for item in drawn])
         asked = given.Asked(order, np.empty((len(order), 0), np.float32), 1, self.active, None)
-        known = self._counts.of(facts.changes)
+        known = self._known(facts)
         found = count_opened(connection, self._names, self.active, asked, NO_FILTER, known).found
         return float((found - 1).mean())
 

@@ -21,18 +21,29 @@ from flowhash.table.ids import INT64, Ids
 from flowhash.table.manifest import Settings
 
 COLUMNS = "bucket, id, others, payload, embedding"
-ROWS_AT_ONCE = 1 << 15  # that are turned into bytes together
 
 
-def locked(connection: Connection, names: Names, address: Address) -> Facts:
+def locked(connection: Connection, names: Names, address: Address, settings: Settings) -> Facts:
     """The facts of a table, which nobody else changes until this transaction ends.
 
     Raises:
-        StorageError: the table was removed, or is a copy that is not finished.
+        StorageError: the table was removed or made anew, or is a copy that is not finished.
     """
-    facts = read_facts(connection, names, address, lock=True)
+    return usable(read_facts(connection, names, address, lock=True), settings, address)
+
+
+def usable(facts: Facts | None, settings: Settings, address: Address) -> Facts:
+    """The facts of a table that is ready and still the one that was opened.
+
+    Raises:
+        StorageError: it is not.
+    """
     if facts is None or not facts.ready:
         raise missing(address, facts)
+    if facts.settings != settings:
+        raise StorageError(
+            f"{address.shown} was made anew with other settings, or another encoder; open it again"
+        )
     return facts
 
 
@@ -56,16 +67,16 @@ def transaction(connection: Connection) -> Any:
 
 
 def add(
-    connection: Connection, names: Names, address: Address, items: NewItems
+    connection: Connection, names: Names, address: Address, settings: Settings, items: NewItems
 ) -> tuple[NDArray[Any], int]:
     """Store items in place of those with the same ids; the ids, and how many items there are."""
     refuse_zeros(items)
     with transaction(connection):
-        facts = locked(connection, names, address)
+        facts = locked(connection, names, address, settings)
         ids = items.counted_from(facts.next_id)
         source = Source(items.table, facts.next_id if items.counted else 0)
         gone = 0 if items.counted else _delete(connection, names, facts.settings, items.ids)
-        pieces = source.pieces(0, ROWS_AT_ONCE, False)
+        pieces = source.pieces(0, source.at_once, False)
         copy_rows(connection, names, (source.rows(*piece).copied() for piece in pieces))
         total = facts.items - gone + len(items.table)
         next_id = facts.next_id
@@ -75,10 +86,12 @@ def add(
     return ids, total
 
 
-def delete(connection: Connection, names: Names, address: Address, ids: Ids) -> tuple[int, int]:
+def delete(
+    connection: Connection, names: Names, address: Address, settings: Settings, ids: Ids
+) -> tuple[int, int]:
     """Delete items; how many there were, and how many are left."""
     with transaction(connection):
-        facts = locked(connection, names, address)
+        facts = locked(connection, names, address, settings)
         wanted = np.array([ids.value(place) for place in range(len(ids))], object)
         gone = _delete(connection, names, facts.settings, wanted)
         if gone:
