@@ -21,12 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash import HashTable
+from flowhash.table.stats import expected_share
 from scale_bytes import CHECKED, SIZES, item_bytes, postgres_bytes, qdrant_bytes
+from scale_loads import Met, expected_rows, met_rows, skew_of, trained_skews
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 PART = 500_000  # items of one add
 FAN = 8  # segments of like size that are merged into one
-SPARE = 0.8  # the share of a node's memory that the table may take
+SPARE = 0.8  # the share of a node's memory that items may take
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Estimate:
         active: k.
         disk: of the files.
         building_disk: at the most, while everything is merged.
-        memory: so that nothing is read from the disk twice.
+        memory: of the one machine that maps the files, so that nothing is read from the disk twice.
         merging_memory: while everything is merged; most of it is mapped files, which the system
             may drop.
         scanned: items that a query is compared with.
@@ -86,12 +89,13 @@ class Estimate:
         latency: of one query, one thread, warm.
         cold: the same, if nothing of it was in memory.
         rate: queries a second of a batch, warm.
-        nodes: machines whose memory holds it.
         encode: seconds to encode all items; None if the rate is not known.
         build: seconds to add and merge them all.
         copy: seconds to carry the files to another machine.
         postgres: bytes of rows and indexes, on its disk.
+        citus_nodes: machines whose memory holds its rows and indexes.
         qdrant: bytes of memory, by its own rule.
+        qdrant_nodes: machines that have so much.
     """
 
     items: float
@@ -106,12 +110,13 @@ class Estimate:
     latency: float
     cold: float
     rate: float
-    nodes: int
     encode: float | None
     build: float
     copy: float
     postgres: float
+    citus_nodes: int
     qdrant: float
+    qdrant_nodes: int
 
 
 @dataclass(frozen=True)
@@ -141,46 +146,11 @@ class Plan:
     network: float = 1.25e9
 
 
-def expected_share(buckets: int, active: int) -> float:
-    """The probability that two even codes share a bucket: 1 - C(d-k, k) / C(d, k)."""
-    return 1.0 - math.comb(buckets - active, active) / math.comb(buckets, active)
-
-
-def skew_of(loads: NDArray[np.int64]) -> float:
-    """The skew of k = 1 from the loads of buckets [d]: d Σ load² / n²; 1 if all are equal."""
-    total = float(loads.sum())
-    return len(loads) * float((loads.astype(float) ** 2).sum()) / total**2
-
-
-def trained_skews(results: Path = RESULTS) -> dict[int, float]:
-    """For each k the larger skew of the two losses: trained CIFAR-100 codes, the train table."""
-    found: dict[int, float] = {}
-    for loss in ("triplet", "npairs"):
-        for row in json.loads((results / f"cifar100-{loss}.json").read_text()):
-            if row["method"] == "flowhash" and row["table"] == "train":
-                skew = row["expected"] / row["suf"]
-                found[row["k"]] = max(found.get(row["k"], 0.0), skew)
-    return found
-
-
-def opened_rows(items: float, plan: Plan) -> float:
-    """Rows that a batch reads: each opened bucket once, k buckets a query."""
-    chance = plan.active * max(1.0, plan.skew) / plan.buckets
-    return items * plan.active * -math.expm1(-plan.batch * chance)
-
-
-def compared_rows(items: float, plan: Plan) -> float:
-    """Rows that a query is compared with; one that lies in two of its buckets counts twice."""
-    if plan.active == 1:
-        return items * plan.skew / plan.buckets
-    return items * plan.active**2 * max(1.0, plan.skew) / plan.buckets
-
-
-def batch_seconds(machine: Machine, reads: float, compared: float, plan: Plan) -> float:
+def batch_seconds(machine: Machine, met: Met, plan: Plan) -> float:
     """A batch that reads so many rows and compares so many with each query, warm."""
     size = plan.dim * SIZES[plan.dtype]
-    seconds = reads * size * machine.read + plan.batch * machine.query
-    seconds += plan.batch * compared * plan.dim * machine.compare
+    seconds = met.read * size * machine.read + plan.batch * machine.query
+    seconds += plan.batch * met.compared * plan.dim * machine.compare
     return seconds * (machine.scattered if plan.active > 1 else 1.0)
 
 
@@ -189,34 +159,45 @@ def merges(items: float, part: int = PART) -> int:
     return max(0, math.floor(math.log(max(1.0, items / part), FAN)))
 
 
-def estimate(items: float, plan: Plan, machine: Machine) -> Estimate:
-    """All figures of a table of so many items."""
+def rows_met(items: float, plan: Plan, loads: NDArray[np.int64] | None = None) -> Met:
+    """What queries meet; with the loads of a table [d] as if it had grown evenly."""
+    if loads is None:
+        return expected_rows(items, plan.buckets, plan.active, plan.skew, plan.batch)
+    return met_rows(items, loads * (items * plan.active / loads.sum()), plan.batch)
+
+
+def estimate(
+    items: float, plan: Plan, machine: Machine, loads: NDArray[np.int64] | None = None
+) -> Estimate:
+    """All figures of a table of so many items, with the loads of a smaller one if known."""
     size = item_bytes(plan.dim, plan.active, plan.dtype, plan.payload)
     disk = items * size + 8 * (plan.buckets + 1)
-    compared = compared_rows(items, plan)
+    met = rows_met(items, plan, loads)
     row = plan.dim * SIZES[plan.dtype]
     factor = machine.call_scattered if plan.active > 1 else 1.0
-    latency = machine.call + compared * row * machine.call_read * factor
-    memory = machine.process + disk * (1 + 1 / CHECKED)
+    latency = machine.call + met.compared * row * machine.call_read * factor
+    postgres = items * postgres_bytes(plan.dim, plan.active, plan.dtype, plan.payload)
+    qdrant = items * qdrant_bytes(plan.dim, plan.payload)
     return Estimate(
         items=items,
         buckets=plan.buckets,
         active=plan.active,
         disk=disk,
         building_disk=2 * disk,
-        memory=memory,
+        memory=machine.process + disk * (1 + 1 / CHECKED),
         merging_memory=machine.process + disk + items * machine.merge_item,
         scanned=items * expected_share(plan.buckets, plan.active) * plan.skew,
         opening=machine.opening + disk * machine.opening_byte,
         latency=latency,
-        cold=latency + compared * (row + 4) * machine.touch,
-        rate=plan.batch / batch_seconds(machine, opened_rows(items, plan), compared, plan),
-        nodes=math.ceil(memory / (SPARE * plan.node)),
+        cold=latency + met.compared * (row + 4) * machine.touch,
+        rate=plan.batch / batch_seconds(machine, met, plan),
         encode=None if not machine.encode else items / machine.encode,
         build=disk * (machine.add + (merges(items) + 1) * machine.merge),
         copy=disk / plan.network,
-        postgres=items * postgres_bytes(plan.dim, plan.active, plan.dtype, plan.payload),
-        qdrant=items * qdrant_bytes(plan.dim, plan.payload),
+        postgres=postgres,
+        citus_nodes=math.ceil(postgres / (SPARE * plan.node)),
+        qdrant=qdrant,
+        qdrant_nodes=math.ceil(qdrant / (SPARE * plan.node)),
     )
 
 
@@ -225,38 +206,39 @@ def load_machine(path: Path = RESULTS / "scale.json") -> Machine:
     return Machine(**json.loads(path.read_text())["rates"])
 
 
-def table_skew(path: str) -> tuple[float, Any]:
-    """The skew of a stored table, and the table."""
-    from flowhash import HashTable
-
-    table = HashTable.open(path)
+def table_skew(table: HashTable) -> float:
+    """The skew of a table."""
     if table.active == 1:
-        return skew_of(table.bucket_loads()), table
+        return skew_of(table.bucket_loads())
     stats = table.stats()
-    return stats.expected_suf / stats.suf, table
+    return stats.expected_suf / stats.suf
 
 
 def main() -> None:
     """Print the figures for given options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--items", type=float, required=True)
-    for field in dataclasses.fields(Plan):
-        kind = type(field.default)
-        parser.add_argument(f"--{field.name}", type=kind, default=None)
-    parser.add_argument("--table", help="take dim, buckets, active, dtype and skew from this table")
+    fields = {field.name: type(field.default) for field in dataclasses.fields(Plan)}
+    for name, kind in fields.items():
+        parser.add_argument(f"--{name}", type=kind, default=None)
+    parser.add_argument("--table", help="take dim, buckets, active, dtype and loads from this one")
     options = vars(parser.parse_args())
+    asked = {name: options[name] for name in fields if options[name] is not None}
     given: dict[str, Any] = {}
+    loads = None
     if options["table"]:
-        given["skew"], table = table_skew(options["table"])
-        given |= {name: getattr(table, name) for name in ("dim", "buckets", "active", "dtype")}
-    names = [field.name for field in dataclasses.fields(Plan)]
-    given |= {name: options[name] for name in names if options[name] is not None}
-    skews = trained_skews()
+        with HashTable.open(options["table"]) as table:
+            given = {name: getattr(table, name) for name in ("dim", "buckets", "active", "dtype")}
+            given["skew"] = table_skew(table)
+            # Another d, k or skew is another table, whose loads nobody knows.
+            if not asked.keys() & {"buckets", "active", "skew"}:
+                loads = table.bucket_loads()
+    given |= asked
+    skews = trained_skews(RESULTS)
     given.setdefault("skew", skews.get(given.get("active", 1), max(skews.values())))
     plan = Plan(**given)
-    for name, value in (dataclasses.asdict(plan) | dataclasses.asdict(
-        estimate(options["items"], plan, load_machine())
-    )).items():  # fmt: skip
+    found = estimate(options["items"], plan, load_machine(), loads)
+    for name, value in (dataclasses.asdict(plan) | dataclasses.asdict(found)).items():
         print(f"{name:16} {value if not isinstance(value, float) else f'{value:,.6g}'}")
 
 
