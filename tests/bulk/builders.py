@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from flowhash.bulk import read_answers
-from flowhash.bulk.columns import matrix, plain, write_columns
+from flowhash.bulk.columns import FACTS, matrix, plain
 from flowhash.table import HashTable
 from tests.table.oracles import Model, brute_force, differences, put
 
@@ -70,7 +70,11 @@ class Items:
                 "payload": plain(texts),
             }
             path = folder / f"part-{number:06d}.parquet"
-            write_columns(path, columns, told if facts is None else facts)
+            noted = {FACTS: json.dumps(told if facts is None else facts)}
+            pq.write_table(
+                pa.table(columns).replace_schema_metadata(noted), path, compression="NONE",
+                use_dictionary=False, write_statistics=False, write_page_checksum=True,
+            )  # fmt: skip
         return folder
 
     def add_to(self, table: HashTable, cuts: list[int]) -> None:

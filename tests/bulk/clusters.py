@@ -128,6 +128,17 @@ class Deadly:
         os._exit(1)
 
 
+@dataclass(frozen=True)
+class Idle:
+    """A job with nothing to do."""
+
+    def open(self) -> None:
+        pass
+
+    def do(self, opened: None, part: int, threads: int | None) -> int:
+        return 1
+
+
 # So that workers need not find this folder.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -1,7 +1,7 @@
 """As a script: indexes, and dies in the middle. Forks a child for each try, and says how it ended.
 
 Reads a line of JSON a try: the folder of encoded items, the table, and at which flush to disk the
-child dies (0 for never).
+child dies (0 for never), and whether to begin anew.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow.parquet  # noqa: F401 (once, before the forks)
 
 from flowhash.bulk import LocalRunner, index
+from flowhash.errors import InputError
 from flowhash.table import HashTable
 from flowhash.table.adopt import adopt
 
@@ -55,7 +56,13 @@ def main() -> None:
         if child == 0:
             if order["die"]:
                 die_at(order["die"])
-            index(Path(order["encoded"]), Path(order["table"]), LocalRunner(), rows=order["rows"])
+            try:
+                index(
+                    Path(order["encoded"]), Path(order["table"]), LocalRunner(),
+                    rows=order["rows"], restart=order["restart"],
+                )  # fmt: skip
+            except InputError:
+                os._exit(2)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 from flowhash.bulk import (
     LocalRunner,
@@ -24,11 +25,12 @@ from flowhash.bulk import (
     search,
 )
 from flowhash.bulk import cluster as cluster_module
+from flowhash.bulk.job import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 from flowhash.table.check import folder_faults
 from tests.bulk.builders import Items, content_of, make_table, random_order, wrong_answers
-from tests.bulk.clusters import Deadly, ThreeNodes, Unlucky
+from tests.bulk.clusters import Deadly, Idle, ThreeNodes, Unlucky
 from tests.encoder.encoders import items_of, make
 from tests.table.oracles import contents, model_contents
 
@@ -127,6 +129,51 @@ def test_a_mistake_is_not_tried_again(
         index(encoded, tmp_path / "table", runner, rows=10, restart=True)
     with HashTable.open(tmp_path / "table") as table:
         assert contents(table) == model_contents(Items(20).model())
+
+
+def test_workers_that_died_idle_are_no_fault_of_a_part(
+    nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "MOST_DEATHS", 1)
+    with RayRunner(nodes.address, 2) as runner:
+        assert len(list(runner.run(Idle(), range(4)))) == 4
+        assert runner._idle
+        for worker in runner._idle:
+            ray.kill(worker)
+        assert [done.part for done in runner.run(Idle(), [100])] == [100]
+        with pytest.raises(InputError, match="part 7 has ended 1 workers"):
+            list(runner.run(Deadly(), [7]))
+
+
+def test_the_job_is_sent_once(nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[Any] = []
+    real = ray.put
+    monkeypatch.setattr(ray, "put", lambda value: put.append(value) or real(value))
+    with RayRunner(nodes.address, 2) as runner:
+        assert len(list(runner.run(Idle(), range(6)))) == 6
+    assert put == [Idle()]
+
+
+def test_a_worker_encodes_with_its_own_threads(tmp_path: Path) -> None:
+    import torch
+
+    make("mlp").save(tmp_path / "encoder")
+    np.save(tmp_path / "items.npy", items_of("mlp", 8))
+    seen: list[int] = []
+
+    class OneThread(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            before = torch.get_num_threads()
+            torch.set_num_threads(2)
+            try:
+                for part in parts:
+                    yield Done(part, job.do(job.open(), part, 1))
+                    seen.append(torch.get_num_threads())
+            finally:
+                torch.set_num_threads(before)
+
+    encode(tmp_path / "encoder", Source(str(tmp_path / "items.npy")), tmp_path / "out", OneThread())
+    assert seen == [1]
 
 
 def test_one_cpu_stays_free(nodes: ThreeNodes) -> None:

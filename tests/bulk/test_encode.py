@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from PIL import Image
 
 from flowhash.bulk import Choices, LocalRunner, Source, encode, index
 from flowhash.bulk.columns import read_head
+from flowhash.cli import bulk as cli
+from flowhash.cli.reply import Reply
 from flowhash.data import open_collection
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
@@ -181,6 +184,45 @@ def test_mistakes_take_one_line(tmp_path: Path, words: str, message: str) -> Non
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("device", "ray", "expected"),
+    [
+        ("auto", "local", ("cpu", 0)),
+        ("cpu", "local", ("cpu", 0)),
+        ("cuda", "local", ("cuda", 1)),
+        ("auto", None, ("auto", None)),
+    ],
+)
+def test_a_worker_takes_a_gpu_where_it_encodes_on_one(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, ray: str | None,
+    expected: tuple[str, int | None],
+) -> None:  # fmt: skip
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        "flowhash.bulk.RayRunner",
+        lambda address, workers, gpus: asked.append(gpus) or contextlib.nullcontext(),
+    )
+
+    def stop(
+        folder: Path, source: Source, out: Path, runner: Any, choices: Choices, **_: Any
+    ) -> None:
+        raise StorageError(choices.device)
+
+    monkeypatch.setattr("flowhash.bulk.encode", stop)
+    make("mlp").create_table(tmp_path / "table").close()
+    running, reply = cli.Running(ray, None, False, None), Reply(True, False)
+    items, out, encoder = str(vectors / "items.npz"), tmp_path / "out", vectors / "encoder"
+    with pytest.raises(StorageError, match=expected[0]):
+        cli.search(
+            tmp_path / "table", items, out, 3, None, encoder, device, "train", {}, running, reply
+        )
+    context: Any = None
+    choices = Choices(device=device)
+    with pytest.raises(StorageError, match=expected[0]):
+        cli.encode(context, encoder, Source(items), out, choices, running, reply)
+    assert asked == ([expected[1]] * 2 if ray else [])
 
 
 def test_control_c_says_how_far_it_is(vectors: Path, tmp_path: Path) -> None:

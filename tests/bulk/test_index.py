@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import shutil
 import subprocess
@@ -17,11 +18,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowhash.bulk import LocalRunner, TableChoices, index
+from flowhash.bulk import Interrupted, LocalRunner, TableChoices, Work, index, indexing
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.adopt import adopt
+from flowhash.table.adopt import _repeated, adopt
 from flowhash.table.check import folder_faults
+from flowhash.table.folder import Folder
 from tests.bulk.builders import BUCKETS, DIM, Items, make_table
 from tests.table.oracles import contents, model_contents
 
@@ -81,10 +83,13 @@ class Dying:
             [sys.executable, str(DYING)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def index(self, encoded: Path, table: Path, rows: int, die: int) -> int:
+    def index(
+        self, encoded: Path, table: Path, rows: int, die: int = 0, restart: bool = False
+    ) -> int:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         order = {"encoded": str(encoded), "table": str(table), "rows": rows, "die": die}
+        order["restart"] = restart
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         return int(self.process.stdout.readline())
@@ -103,13 +108,15 @@ def test_killed_at_every_flush(tmp_path: Path, dying: Dying) -> None:
     """Clean each time, with everything or nothing of it; the same command brings it to its end."""
     items = Items(24, 2, among=20)
     encoded = items.write(tmp_path / "encoded", [12])
+    second = Items(7, 2, seed=5)
+    others = second.write(tmp_path / "second", [3])
     old = Items(9, 2, seed=4)
     fresh = make_table(tmp_path / "fresh", old, [4], encoder="abc")
     model = old.model()
     before = model_contents(model)
     after = model_contents({**model, **items.model()})
     assert before != after
-    kills, states = 0, set()
+    kills, states, ends = 0, set(), set()
     while True:
         kills += 1
         table = Path(shutil.copytree(fresh, tmp_path / f"table{kills}"))
@@ -123,13 +130,140 @@ def test_killed_at_every_flush(tmp_path: Path, dying: Dying) -> None:
             assert found == after
             break
         assert code == 9
-        assert dying.index(encoded, table, 12, 0) == 0
+        # Another folder follows: it is refused, or all of it gets in, and the rest stays.
+        now = {**model, **items.model()} if found == after else model
+        with_others = model_contents({**now, **second.model()})
+        for restart in (False, True):
+            place = Path(shutil.copytree(table, tmp_path / f"other{kills}{restart}"))
+            code = dying.index(others, place, 12, restart=restart)
+            assert code == 0 or (code == 2 and not restart)
+            with HashTable.open(place) as opened:
+                assert contents(opened) == (with_others if code == 0 else found)
+            ends.add((code, restart))
+        assert dying.index(encoded, table, 12) == 0
         assert folder_faults(table) == []
         with HashTable.open(table, "r+") as opened:
             assert contents(opened) == after
         assert not [p for p in table.glob("_bulk/*") if p.name not in ("_plan.json", "_lock")]
     assert kills > 15
     assert states == {True, False}
+    assert ends == {(0, False), (2, False), (0, True)}
+
+
+def killed_before_the_end(encoded: Path, table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Index, and die when the items are in the table but the plan is not yet finished."""
+
+    def die(work: Work) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "finish", die)
+        with pytest.raises(SystemExit):
+            index(encoded, table, LocalRunner())
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_others_deleted_meanwhile_stays_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compact: bool
+) -> None:
+    encoded, table = Items(20).write(tmp_path / "encoded", []), tmp_path / "table"
+    killed_before_the_end(encoded, table, monkeypatch)
+    with HashTable.open(table, "r+") as opened:
+        assert len(opened) == 20
+        opened.delete(range(5))
+        if compact:
+            opened.compact()
+    if compact:  # the files by which they are known are gone
+        with pytest.raises(StorageError, match="was changed after an interrupted bulk index; give"):
+            index(encoded, table, LocalRunner())
+        assert HashTable.open(table).stats().items == 15
+        assert index(encoded, table, LocalRunner(), restart=True)[0] == 20
+    else:
+        assert index(encoded, table, LocalRunner())[0] == 15
+
+
+def test_a_change_that_fails_may_be_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, table = Items(20).write(tmp_path / "encoded", []), tmp_path / "table"
+
+    def fail(folder: Folder, state: Any) -> None:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "commit", fail)
+        with pytest.raises(StorageError, match="disk is full"):
+            index(encoded, table, LocalRunner())
+    with HashTable.open(table, "r+") as opened:
+        Items(1, seed=3).add_to(opened, [])
+        opened.compact()
+    assert index(encoded, table, LocalRunner())[0] == 20
+
+
+def test_a_worker_that_outlives_its_driver(tmp_path: Path) -> None:
+    """Its part belongs to work that was begun anew meanwhile, and is not taken for a new one."""
+    encoded, table = Items(20).write(tmp_path / "encoded", [10]), tmp_path / "table"
+    jobs: list[Any] = []
+
+    class Late(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            jobs.append(job)
+            if len(jobs) == 1:
+                raise KeyboardInterrupt
+            with pytest.raises(StorageError, match="was begun anew"):
+                jobs[0].do(None, 0, None)
+            assert not list((table / "_bulk").glob("*part*"))
+            yield from super().run(job, parts)
+
+    runner = Late()
+    with pytest.raises(KeyboardInterrupt):
+        index(encoded, table, runner, rows=10)
+    Items(20, seed=8).write(encoded, [10])
+    assert index(encoded, table, runner, rows=10, restart=True)[0] == 20
+    with HashTable.open(table) as opened:
+        assert contents(opened) == model_contents(Items(20, seed=8).model())
+
+
+def test_control_c_when_everything_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, table = Items(20).write(tmp_path / "encoded", [10]), tmp_path / "table"
+
+    def stop(opened: HashTable) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HashTable, "compact", stop)
+        with pytest.raises(Interrupted, match="the table has all items"):
+            index(encoded, table, LocalRunner(), rows=10, compact=True)
+    assert index(encoded, table, LocalRunner(), rows=10, compact=True)[0] == 20
+    assert HashTable.open(table).stats().segments == 1
+
+
+def test_large_payloads_make_smaller_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = Items(40)
+    items.payloads = [{"picture": "x" * 1000}] * 40
+    encoded = items.write(tmp_path / "encoded", [10, 20, 30])
+    assert index(encoded, tmp_path / "one", LocalRunner())[1].plan.sizes == [40]
+    monkeypatch.setattr(indexing, "FILE_BYTES", 25_000)
+    assert index(encoded, tmp_path / "two", LocalRunner())[1].plan.sizes == [20, 20]
+    monkeypatch.setattr(indexing, "FILE_BYTES", 5_000)  # a file is not cut
+    assert index(encoded, tmp_path / "four", LocalRunner())[1].plan.sizes == [10] * 4
+    assert index(encoded, tmp_path / "told", LocalRunner(), rows=30)[1].plan.sizes == [30, 10]
+
+
+@given(
+    st.lists(st.sets(st.integers(-30, 30), max_size=12).map(sorted), max_size=6),
+    st.integers(0, 9),
+)
+def test_keys_of_several_parts(keys: list[list[int]], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    arrays = [random.permutation(np.array(some, np.int64)) for some in keys]
+    counts = collections.Counter(key for some in keys for key in some)
+    assert _repeated(arrays).tolist() == sorted(key for key, count in counts.items() if count > 1)
+
+
+def test_parts_of_other_numbers_are_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "sort", None)
+    assert not len(_repeated([np.arange(9, 20), np.arange(9), np.arange(20, 30)]))
 
 
 def test_what_was_indexed_is_not_indexed_again(tmp_path: Path) -> None:

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowhash.bulk import LocalRunner, neighbours, read_answers, search
+from flowhash.bulk import work as work_module
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
+from flowhash.table.places import stored_between
+from flowhash.table.state import Part
 from tests.bulk.builders import (
     BUCKETS,
     DIM,
@@ -126,8 +131,6 @@ def test_a_part_has_few_buckets(tmp_path: Path) -> None:
     order, queries = queries_of(90, 1)
     np.savez(tmp_path / "queries.npz", buckets=order, embeddings=queries)
     search(tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out", LocalRunner(), rows=10)
-    import pyarrow.parquet as pq
-
     seen = 0
     for path in sorted((tmp_path / "out").glob("*.parquet")):
         rows = pq.read_table(path)["row"].to_numpy()
@@ -219,6 +222,125 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     neighbours(table, out, LocalRunner())
     with pytest.raises(InputError, match="the work of `flowhash bulk neighbours`"):
         search(table, queries, out, LocalRunner())
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_killed_while_old_work_is_removed(
+    tmp_path: Path, restart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, queries, out = prepared(tmp_path)
+    search(table, queries, out, LocalRunner(), rows=10)
+
+    def die(path: Path) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(work_module, "_remove", die)
+        with pytest.raises(SystemExit):
+            search(table, queries, out, LocalRunner(), top=3, restart=True)
+    assert len(list(out.glob("*.parquet"))) == 3
+    work = search(table, queries, out, LocalRunner(), top=3, restart=restart)
+    assert work.before == 0
+    assert read_answers(out).hits.ids.shape == (30, 3)
+    assert {path.name for path in out.iterdir()} == {
+        "_lock", "_plan.json", "part-000000.parquet",
+    }  # fmt: skip
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+    out.write_text("mine")
+    for restart in (False, True):
+        with pytest.raises(InputError, match="is a file; give a new or empty folder"):
+            search(table, queries, out, LocalRunner(), restart=restart)
+    assert out.read_text() == "mine"
+
+
+def test_a_worker_that_outlives_its_driver(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+    jobs: list[Any] = []
+
+    class Late(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            jobs.append(job)
+            if len(jobs) == 1:
+                raise KeyboardInterrupt
+            with pytest.raises(StorageError, match="was begun anew"):
+                jobs[0].do(jobs[0].open(), 0, None)
+            assert not list(out.glob("*part*"))
+            yield from super().run(job, parts)
+
+    runner = Late()
+    with pytest.raises(KeyboardInterrupt):
+        search(table, queries, out, runner, rows=10)
+    search(table, queries, out, runner, rows=15, restart=True)
+    assert len(read_answers(out).hits) == 30
+
+
+@pytest.mark.parametrize("ids", [[2**60 + 1, None, 5], ["a", None, "c"]])
+def test_queries_without_some_ids(tmp_path: Path, ids: list[Any]) -> None:
+    table, _, out = prepared(tmp_path)
+    path = Items(3).write(tmp_path / "asked", []) / "part-000000.parquet"
+    whole = pq.read_table(path)
+    pq.write_table(whole.set_column(0, "id", pa.array(ids)), path)
+    with pytest.raises(InputError, match="1 queries have no id"):
+        search(table, path, out, LocalRunner())
+
+
+def test_one_long_id_is_kept_alone(tmp_path: Path) -> None:
+    table, _, out = prepared(tmp_path)
+    asked = Items(50, ids="string")
+    asked.ids[3:6] = ["ä" * 20_000, "", "nul \0 at the end \0"]
+    asked.write(tmp_path / "asked", [5, 5])
+    sizes: list[int] = []
+
+    class Looking(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            yield from super().run(job, parts)
+            sizes.append(sum(file.stat().st_size for file in out.glob("_queries/*.npz")))
+
+    search(table, tmp_path / "asked", out, Looking(), rows=20)
+    assert 40_000 < sizes[0] < 60_000  # and not for each of them
+    found = read_answers(out).queries
+    assert found is not None
+    assert found.tolist() == asked.ids
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4), deleted=st.sets(st.integers(0, 35)),
+    first=st.integers(0, 40), count=st.integers(0, 20),
+)  # fmt: skip
+def test_items_by_their_place(sizes: list[int], deleted: set[int], first: int, count: int) -> None:
+    items = Items(sum(sizes), 2)
+    with HashTable.create(buckets=BUCKETS, dim=DIM, active=2) as table:
+        items.add_to(table, np.cumsum(sizes)[:-1].tolist())
+        table.delete([number for number in deleted if number < len(items.ids)])
+        everything = [name for piece in stored_between(table, 0, 99) for name in piece.ids.tolist()]
+        assert sorted(everything) == sorted(set(items.ids) - deleted)
+        found = [
+            (name, vector)
+            for piece in stored_between(table, first, first + count)
+            for name, vector in zip(piece.ids.tolist(), piece.embeddings, strict=True)
+        ]
+    assert [name for name, _ in found] == everything[first : first + count]
+    assert all(np.array_equal(vector, items.embeddings[name]) for name, vector in found)
+
+
+def test_segments_outside_the_range_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HashTable.create(buckets=BUCKETS, dim=DIM) as table:
+        Items(40).add_to(table, [10])  # segments of 10 and 30
+        table.delete([3])
+        whole: list[int] = []
+        real = Part.live_rows
+
+        def looked(part: Part) -> Any:
+            whole.append(part.live)
+            return real(part)
+
+        monkeypatch.setattr(Part, "live_rows", looked)
+        for first in range(0, 39, 13):
+            list(stored_between(table, first, first + 13))
+        assert whole == [9]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.bulk.columns import lists, plain, read_columns, write_columns
-from flowhash.bulk.work import part_name, read_plan
+from flowhash.bulk.plan import Place, part_name, read_plan
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Hits
 
@@ -30,7 +30,7 @@ class Answers:
 
 
 def write_answers(
-    path: Path, rows: NDArray[np.int64], names: NDArray[Any] | None, hits: Hits
+    place: Place, part: int, rows: NDArray[np.int64], names: NDArray[Any] | None, hits: Hits
 ) -> None:
     """Write the answers of a part: a line a query, with the row that it had."""
     columns = {"row": plain(rows)}
@@ -41,7 +41,8 @@ def write_answers(
         "distances": lists(hits.distances, hits.counts),
         "scanned": plain(hits.scanned),
     }
-    write_columns(path, columns, {"kind": "answers"})
+    path = place.folder / f"{part_name(part)}.parquet"
+    write_columns(place, path, columns, {"kind": "answers"})
 
 
 def read_answers(folder: str | Path) -> Answers:

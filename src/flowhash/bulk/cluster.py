@@ -12,13 +12,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import flowhash
+from flowhash.bulk.address import knock, line_of
 from flowhash.bulk.job import Done, Job, Worker
 from flowhash.errors import InputError, StorageError
 from flowhash.extras import require
@@ -28,11 +29,25 @@ LOCAL = "local"
 MOST_DEATHS = 5  # of workers at one part
 MOST_FAILED_STARTS = 5  # one after the other
 PATIENCE = 30.0  # seconds without a worker before it is said
-ANSWER_SECONDS = 10.0  # for an address to answer
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """What a worker was asked for: a part, or, without one, whether it is there.
+
+    Attributes:
+        worker: who was asked.
+        part: which part.
+        known: whether it has answered before; if not, it is starting.
+    """
+
+    worker: Any
+    part: int | None = None
+    known: bool = True
 
 
 class RayRunner:
@@ -58,8 +73,7 @@ class RayRunner:
         self._ours = not self._ray.is_initialized()
         if self._ours:
             self._connect()
-        # What is under way: a part, or None while a worker is starting.
-        self._under_way: dict[Any, tuple[Any, int | None]] = {}
+        self._under_way: dict[Any, Call] = {}
         self._idle: list[Any] = []
         self._failed_starts = self._runs = 0
 
@@ -71,7 +85,7 @@ class RayRunner:
 
     def close(self) -> None:
         """Let the workers go, and leave the cluster."""
-        for worker in [*self._idle, *(worker for worker, _ in self._under_way.values())]:
+        for worker in [*self._idle, *(call.worker for call in self._under_way.values())]:
             self._dismiss(worker)
         self._idle.clear()
         self._under_way.clear()
@@ -91,41 +105,44 @@ class RayRunner:
         heard = time.monotonic()
         self._runs += 1
         try:
+            # Put where workers fetch it, because a job may name very many files.
+            shared = self._ray.put(job) if parts else None
+            self._ask_idle()  # they may have died between the runs
             while waiting or self._has_parts():
-                self._hand_out(job, waiting, size)
+                self._hand_out(shared, waiting, size)
                 ready, _ = self._ray.wait(list(self._under_way), timeout=1.0)
                 if ready or self._has_parts():
                     heard = time.monotonic()
                 elif time.monotonic() - heard > PATIENCE:
                     heard = self._say_waiting()
                 for reference in ready:
-                    worker, part = self._under_way.pop(reference)
-                    rows = self._result(reference, worker, part)
-                    if part is None:
+                    call = self._under_way.pop(reference)
+                    rows = self._result(reference, call)
+                    if call.part is None:
                         continue
                     if rows is not None:
-                        yield Done(part, rows)
+                        yield Done(call.part, rows)
                     else:
-                        self._give_back(part, deaths, waiting)
+                        self._give_back(call, deaths, waiting)
         except (ConnectionError, self._errors.RaySystemError) as error:
             raise StorageError(
-                f"the cluster at {self.address} is gone ({_line(error)}); start it again, the same "
-                "command goes on with the parts that are missing"
+                f"the cluster at {self.address} is gone ({line_of(error)}); start it again, the "
+                "same command goes on with the parts that are missing"
             ) from error
         finally:
             self._forget_parts()
 
-    def _hand_out(self, job: Job, waiting: collections.deque[int], size: int) -> None:
+    def _hand_out(self, job: Any, waiting: collections.deque[int], size: int) -> None:
         """Give parts to workers that have none; ask for more workers if there are too few."""
         there = len(self._idle) + len(self._under_way)
         for _ in range(there, min(size, len(waiting) + len(self._under_way))):
             worker = self._hire(size)
-            self._under_way[worker.version.remote()] = (worker, None)
+            self._under_way[worker.version.remote()] = Call(worker, known=False)
         while waiting and self._idle:
             worker, part = self._idle.pop(), waiting.popleft()
-            self._under_way[worker.do.remote(job, part, self._runs)] = (worker, part)
+            self._under_way[worker.do.remote(job, part, self._runs)] = Call(worker, part)
 
-    def _result(self, reference: Any, worker: Any, part: int | None) -> int | None:
+    def _result(self, reference: Any, call: Call) -> int | None:
         """The rows of a part; None if the worker died, or if it has only just started."""
         try:
             value = self._ray.get(reference)
@@ -133,12 +150,12 @@ class RayRunner:
             cause = getattr(error, "cause", None)
             raise cause if isinstance(cause, Exception) else error from None
         except self._errors.RayError as error:
-            self._dismiss(worker)
-            if part is None:
+            self._dismiss(call.worker)
+            if not call.known:
                 self._note_failed_start(error)
             return None
-        self._idle.append(worker)
-        if part is not None:
+        self._idle.append(call.worker)
+        if call.part is not None:
             return int(value)
         self._failed_starts = 0
         if value != flowhash.__version__:
@@ -149,9 +166,12 @@ class RayRunner:
         return None
 
     def _give_back(
-        self, part: int, deaths: collections.Counter[int], waiting: collections.deque[int]
+        self, call: Call, deaths: collections.Counter[int], waiting: collections.deque[int]
     ) -> None:
+        assert call.part is not None
+        part = call.part
         deaths[part] += 1
+        self._ask_idle()
         if deaths[part] >= MOST_DEATHS:
             raise InputError(
                 f"part {part} has ended {MOST_DEATHS} workers; the memory of a node may be too "
@@ -159,11 +179,17 @@ class RayRunner:
             )
         waiting.appendleft(part)
 
+    def _ask_idle(self) -> None:
+        """See that idle workers live before one gets a part, which is charged with its death."""
+        while self._idle:
+            worker = self._idle.pop()
+            self._under_way[worker.version.remote()] = Call(worker)
+
     def _note_failed_start(self, error: Exception) -> None:
         self._failed_starts += 1
         if self._failed_starts >= MOST_FAILED_STARTS:
             raise InputError(
-                f"workers do not start on {self.address}: {_line(error)}; install the same "
+                f"workers do not start on {self.address}: {line_of(error)}; install the same "
                 "FlowHash, with the extra [ray], on every node"
             ) from error
 
@@ -179,18 +205,19 @@ class RayRunner:
             self._ray.kill(worker)
 
     def _has_parts(self) -> bool:
-        return any(part is not None for _, part in self._under_way.values())
+        return any(call.part is not None for call in self._under_way.values())
 
     def _forget_parts(self) -> None:
         """Stop workers that are still at a part which nobody waits for any more."""
-        for reference, (worker, part) in list(self._under_way.items()):
-            if part is not None:
-                self._dismiss(worker)
+        for reference, call in list(self._under_way.items()):
+            if call.part is not None:
+                self._dismiss(call.worker)
                 del self._under_way[reference]
 
     def _say_waiting(self) -> float:
+        what = "CPU and GPU" if self._gpus else "CPU"
         print(
-            f"flowhash: waiting for a free CPU of the cluster at {self.address}; Ctrl-C stops",
+            f"flowhash: waiting for a free {what} of the cluster at {self.address}; Ctrl-C stops",
             file=sys.stderr,
             flush=True,
         )
@@ -219,33 +246,11 @@ class RayRunner:
             options["num_cpus"] = (self._asked or available_threads()) + 1
             options["include_dashboard"] = False
         elif self.address != "auto":
-            _knock(self.address)
+            knock(self.address)
         try:
             self._ray.init(address=self.address, **options)
         except Exception as error:  # of many kinds, all of them about the address
             raise InputError(
-                f"no Ray cluster answers at {self.address}: {_line(error)}; start one with `ray "
+                f"no Ray cluster answers at {self.address}: {line_of(error)}; start one with `ray "
                 "start --head`, or give --ray local for one on this machine"
             ) from error
-
-
-def _knock(address: str) -> None:
-    """See that somebody listens, because Ray itself waits for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        raise InputError(
-            f"--ray is {address!r}; expected local, auto, host:port or ray://host:port"
-        )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"no Ray cluster answers at {address}: {_line(error)}; start one with `ray start "
-            "--head`, or give --ray local for one on this machine"
-        ) from error
-
-
-def _line(error: BaseException) -> str:
-    """What an error says, in one line: the last, which says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__).rstrip(".")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bulk.work import unfinished_name
+from flowhash.bulk.plan import Place
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.extras import require
 from flowhash.table.files import flush_folder, naming
@@ -46,26 +46,29 @@ def plain(values: NDArray[Any] | Sequence[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def new_file(path: Path) -> Iterator[Path]:
+def new_file(place: Place, path: Path) -> Iterator[Path]:
     """A name to write to; what is there when the block ends is on disk under ``path``, whole."""
-    unfinished = unfinished_name(path)
+    unfinished = place.unfinished(path)
     try:
         with naming(path):
             yield unfinished
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
+            place.check()
             unfinished.replace(path)
             flush_folder(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def write_columns(path: Path, columns: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Write a parquet file in one step, with facts about it in its metadata."""
+def write_columns(
+    place: Place, path: Path, columns: Mapping[str, Any], facts: Mapping[str, Any]
+) -> None:
+    """Write a parquet file of a work in one step, with facts about it in its metadata."""
     arrow = require("pyarrow", "ray")
     parquet = require("pyarrow.parquet", "ray")
     table = arrow.table(dict(columns)).replace_schema_metadata({FACTS: json.dumps(facts)})
-    with new_file(path) as unfinished:
+    with new_file(place, path) as unfinished:
         parquet.write_table(
             table, unfinished, compression="NONE", use_dictionary=False, write_statistics=False,
             write_page_checksum=True,
@@ -92,13 +95,14 @@ def read_columns(path: Path, names: Sequence[str] | None = None) -> Any:
         return file.read(columns=None if names is None else list(names))
 
 
-def read_head(path: Path) -> tuple[Any, int, dict[str, Any]]:
-    """The schema of a parquet file, how many rows it has, and what we have noted in it."""
+def read_head(path: Path) -> tuple[Any, int, dict[str, Any], int]:
+    """The schema of a parquet file, its rows, what we have noted in it, and its bytes unpacked."""
     parquet = require("pyarrow.parquet", "ray")
     with naming_damage(path):
         head = parquet.read_metadata(path)
         facts = json.loads((head.metadata or {}).get(FACTS, b"{}"))
-        return head.schema.to_arrow_schema(), int(head.num_rows), dict(facts)
+        size = sum(head.row_group(group).total_byte_size for group in range(head.num_row_groups))
+        return head.schema.to_arrow_schema(), int(head.num_rows), dict(facts), size
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.bulk.columns import read_head
-from flowhash.bulk.work import read_plan
+from flowhash.bulk.plan import read_plan
 from flowhash.errors import InputError, StorageError
 from flowhash.extras import require
 
@@ -23,6 +23,7 @@ class Encoded:
         place: the folder or file, for messages.
         files: in their order.
         rows: of each file.
+        sizes: bytes of each file, unpacked.
         widths: how many numbers the lists of each column have: code is k, embedding dim.
         ids: "int64" or "string"; None without ids.
         buckets: d; None where the files do not say.
@@ -33,6 +34,7 @@ class Encoded:
     place: Path
     files: tuple[Path, ...]
     rows: tuple[int, ...]
+    sizes: tuple[int, ...]
     widths: dict[str, int]
     ids: str | None
     buckets: int | None
@@ -54,8 +56,8 @@ def open_encoded(place: Path, wanted: Sequence[str]) -> Encoded:
     """
     files = _files(place)
     heads = [(path, *read_head(path)) for path in files]
-    first, schema, _, facts = heads[0]
-    for path, other, _, noted in heads:
+    first, schema, _, facts, _ = heads[0]
+    for path, other, _, noted, _ in heads:
         missing = [name for name in wanted if name not in other.names]
         if missing:
             raise InputError(
@@ -72,13 +74,13 @@ def open_encoded(place: Path, wanted: Sequence[str]) -> Encoded:
                 f"{path} does not fit {first}: {differs[0] if differs else 'the encoder'} is "
                 "another; give files of one `flowhash bulk encode`"
             )
-    rows = tuple(count for _, _, count, _ in heads)
+    rows = tuple(count for _, _, count, _, _ in heads)
     if not sum(rows):
         raise InputError(f"{place} has no rows; encode at least one item")
     return Encoded(
-        place, tuple(files), rows, _widths(first, schema), _id_kind(first, schema),
-        facts.get("buckets"), facts.get("encoder"),
-        all("payload" in other.names for _, other, _, _ in heads),
+        place, tuple(files), rows, tuple(size for *_, size in heads), _widths(first, schema),
+        _id_kind(first, schema), facts.get("buckets"), facts.get("encoder"),
+        all("payload" in other.names for _, other, *_ in heads),
     )  # fmt: skip
 
 

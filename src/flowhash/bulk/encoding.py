@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from flowhash.bulk.columns import matrix, plain, write_columns
 from flowhash.bulk.job import Runner
-from flowhash.bulk.work import Plan, Work, even_sizes, identity_of, part_name
+from flowhash.bulk.plan import Place, Plan, even_sizes, identity_of, part_name
+from flowhash.bulk.work import Work
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.errors import InputError
 from flowhash.extras import require
@@ -86,7 +87,7 @@ class Encoding:
     source: Source
     count: int
     choices: Choices
-    out: Path
+    out: Place
     rows: int
 
     def open(self) -> tuple[Encoder, Collection]:
@@ -104,6 +105,8 @@ class Encoding:
 
     def do(self, opened: tuple[Encoder, Collection], part: int, threads: int | None) -> int:
         """Encode one part, batch by batch."""
+        if threads is not None:  # otherwise torch takes all cores in every worker
+            require("torch", "learn").set_num_threads(threads)
         encoder, items = opened
         first, last = part * self.rows, min(self.count, (part + 1) * self.rows)
         codes, vectors, buckets = [], [], []
@@ -124,8 +127,8 @@ class Encoding:
             "buckets": matrix(np.concatenate(buckets)),
             "payload": plain(payloads),
         }
-        path = self.out / f"{part_name(part)}.parquet"
-        write_columns(path, columns, facts_of(encoder))
+        path = self.out.folder / f"{part_name(part)}.parquet"
+        write_columns(self.out, path, columns, facts_of(encoder))
         return last - first
 
 
@@ -182,7 +185,7 @@ def encode(
         even_sizes(len(items), most),
     )
     with Work(out, plan, restart=restart) as work:
-        job = Encoding(encoder.absolute(), source, len(items), chosen, out.absolute(), most)
+        job = Encoding(encoder.absolute(), source, len(items), chosen, work.place, most)
         work.carry_out(job, runner, "encode", show)
         work.finish()
     return work

@@ -6,93 +6,23 @@ import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from flowhash.bulk.columns import read_columns, rows_of
+from flowhash.bulk.building import COLUMNS, Building
 from flowhash.bulk.encoded import Encoded, open_encoded
 from flowhash.bulk.job import Runner
+from flowhash.bulk.plan import Plan, identity_of
 from flowhash.bulk.stored import StoredTable
-from flowhash.bulk.work import (
-    Interrupted,
-    Plan,
-    Work,
-    identity_of,
-    part_name,
-    unfinished_name,
-)
-from flowhash.errors import InputError
+from flowhash.bulk.work import ADOPTING, Interrupted, Work
+from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.adopt import adopt, holds, tidy
-from flowhash.table.files import flush_folder, replace_file
+from flowhash.table.files import replace_file
 from flowhash.table.fingerprint import check_vectors
-from flowhash.table.manifest import SegmentFile, Settings
+from flowhash.table.manifest import SegmentFile
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
-ADOPTING = "_adopting.json"
-SEGMENT_BYTES = 1 << 28  # of embeddings in a segment, which bound a worker's memory
-COLUMNS = ["id", "code", "embedding"]
-
-
-@dataclass(frozen=True)
-class Building:
-    """A job: each part is a table of one segment.
-
-    Attributes:
-        files: of each part, in their order.
-        settings: of the table.
-        out: where the parts go.
-        payloads: whether the files have any.
-        encoder: the fingerprint of the files, or None.
-    """
-
-    files: tuple[tuple[Path, ...], ...]
-    settings: Settings
-    out: Path
-    payloads: bool
-    encoder: str | None
-
-    def open(self) -> None:
-        """Nothing is shared between parts."""
-
-    def do(self, opened: None, part: int, threads: int | None) -> int:
-        """Build one table, and give it its name when it is on disk."""
-        path = self.out / part_name(part)
-        unfinished = unfinished_name(path)
-        try:
-            rows = self._build(unfinished, self.files[part])
-            try:
-                unfinished.rename(path)
-            except OSError:
-                if not path.exists():  # then another worker was faster
-                    raise
-            flush_folder(self.out)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-        return rows
-
-    def _build(self, path: Path, files: tuple[Path, ...]) -> int:
-        names = [*COLUMNS, *(["payload"] if self.payloads else [])]
-        tables = [(file, read_columns(file, names)) for file in files]
-        codes = [rows_of(file, "code", table.column("code"), np.int32) for file, table in tables]
-        vectors = [
-            rows_of(file, "embedding", table.column("embedding"), np.float32)
-            for file, table in tables
-        ]
-        ids = [_ids(file, table.column("id"), self.settings.ids) for file, table in tables]
-        texts: list[Any] = []
-        for file, table in tables:
-            texts += _payloads(file, table.column("payload")) if self.payloads else []
-        with HashTable.create(path, **asdict(self.settings)) as made:
-            try:
-                made.add(
-                    np.concatenate(codes), np.concatenate(vectors), np.concatenate(ids),
-                    texts or None, encoder=self.encoder,
-                )  # fmt: skip
-            except InputError as error:
-                raise InputError(f"{files[0]}: {error}") from error
-        return sum(table.num_rows for _, table in tables)
+SEGMENT_BYTES = 1 << 28  # of embeddings in a segment
+FILE_BYTES = 1 << 28  # of files that become one: payloads may be larger than embeddings
 
 
 @dataclass(frozen=True)
@@ -125,7 +55,7 @@ def index(
         out: the table's folder; one that is there is added to.
         runner: who builds the segments.
         choices: of a new table.
-        rows: items of a segment, about; 256 MiB of embeddings by default.
+        rows: items of a segment, about; 256 MiB of files by default.
         compact: merge everything into one segment at the end.
         restart: drop segments that were built before, and begin anew.
         show: whether to show a bar.
@@ -138,7 +68,7 @@ def index(
         StorageError: files cannot be read or written.
     """
     items = open_encoded(encoded, COLUMNS)
-    groups, sizes = _groups(items, rows or max(1, SEGMENT_BYTES // (4 * items.widths["embedding"])))
+    groups, sizes = _groups(items, rows)
     with _open_table(out, items, choices) as table:
         settings = StoredTable.of(out).settings
         place = out.absolute() / FOLDER
@@ -147,26 +77,69 @@ def index(
             if work.plan.finished:
                 work.before = work.done = work.plan.rows
             else:
-                job = Building(groups, settings, place, items.payloads, items.encoder)
+                job = Building(groups, settings, work.place, items.payloads, items.encoder)
                 _adopt(table, work, job, runner, show)
-            _drop_parts(work)
-            if compact:
-                table.compact()
+            try:
+                _drop_parts(work)
+                tidy(table)
+                if compact:
+                    table.compact()
+            except KeyboardInterrupt:
+                raise Interrupted("the table has all items, but is not tidied up") from None
         return len(table), work
 
 
 def _adopt(table: HashTable, work: Work, job: Building, runner: Runner, show: bool) -> None:
     """Build what is missing, and make all of it the table's, once."""
     note = work.folder / ADOPTING
-    if not (note.exists() and holds(table, _read_note(note))):
+    if not _is_in(table, work):
         work.carry_out(job, runner, "build segments", show)
         parts = [work.path(part) for part in range(len(work.plan.sizes))]
+        known = {"token": work.plan.token, "version": table.version}
+        told: list[SegmentFile] = []
+
+        def write_note(files: list[SegmentFile]) -> None:
+            told.extend(files)
+            body = {**known, "files": [asdict(file) for file in files]}
+            replace_file(note, json.dumps(body).encode())
+
         try:
-            adopt(table, parts, lambda files: _write_note(note, files))
-        except KeyboardInterrupt:
-            raise Interrupted("all segments are built, none is in the table") from None
+            adopt(table, parts, write_note)
+        except BaseException as error:
+            inside = bool(told) and holds(table, told)
+            if not inside:
+                note.unlink(missing_ok=True)  # so that others may change the table meanwhile
+            if isinstance(error, KeyboardInterrupt):
+                where = "in the table" if inside else "built, none is in the table"
+                raise Interrupted(f"all segments are {where}") from None
+            raise
     work.finish()
-    tidy(table)
+
+
+def _is_in(table: HashTable, work: Work) -> bool:
+    """Whether an earlier command has put everything into the table, and died then.
+
+    Raises:
+        StorageError: it cannot be told any more.
+    """
+    try:
+        known = json.loads((work.folder / ADOPTING).read_bytes())
+        token, version = known["token"], known["version"]
+        files = [SegmentFile(**{**fields, "deleted": None}) for fields in known["files"]]
+    except (OSError, KeyError, TypeError, ValueError):
+        return False  # cut short before it was flushed: nothing was committed after it
+    if token != work.plan.token:
+        return False
+    if holds(table, files):
+        return True
+    if version != table.version:
+        # Merged, or deleted, or never there: to put them in again could bring back what others
+        # have deleted.
+        raise StorageError(
+            f"{table.path}: the table was changed after an interrupted bulk index; give --restart "
+            "to put the items in once more"
+        )
+    return False
 
 
 def _drop_parts(work: Work) -> None:
@@ -176,16 +149,21 @@ def _drop_parts(work: Work) -> None:
         shutil.rmtree(work.path(part), ignore_errors=True)
 
 
-def _groups(items: Encoded, most: int) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
+def _groups(items: Encoded, rows: int | None) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
     """Neighbouring files that become one segment, and the rows of each group."""
+    most = rows or max(1, SEGMENT_BYTES // (4 * items.widths["embedding"]))
     groups: list[list[Path]] = []
     sizes: list[int] = []
-    for path, rows in zip(items.files, items.rows, strict=True):
-        if not groups or sizes[-1] + rows > most:
+    held = 0
+    for path, count, size in zip(items.files, items.rows, items.sizes, strict=True):
+        too_large = rows is None and held + size > FILE_BYTES
+        if not groups or sizes[-1] + count > most or too_large:
             groups.append([])
             sizes.append(0)
+            held = 0
         groups[-1].append(path)
-        sizes[-1] += rows
+        sizes[-1] += count
+        held += size
     return tuple(tuple(path.absolute() for path in group) for group in groups), sizes
 
 
@@ -221,31 +199,3 @@ def _open_table(out: Path, items: Encoded, choices: TableChoices) -> HashTable:
         metric=choices.metric or "euclidean", dtype=choices.dtype or "float32", ids=items.ids,
         encoder=items.encoder,
     )  # fmt: skip
-
-
-def _ids(path: Path, column: Any, kind: str) -> Any:
-    if column.null_count:
-        raise InputError(f"{path}: {column.null_count} rows have no id; give every row one")
-    return column.to_numpy() if kind == "int64" else np.array(column.to_pylist(), object)
-
-
-def _payloads(path: Path, column: Any) -> list[Any]:
-    try:
-        return [None if text is None else json.loads(text) for text in column.to_pylist()]
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: a payload is not JSON ({error}); expected an object or nothing"
-        ) from error
-
-
-def _write_note(path: Path, files: list[SegmentFile]) -> None:
-    replace_file(path, json.dumps([asdict(file) for file in files]).encode())
-
-
-def _read_note(path: Path) -> list[SegmentFile]:
-    try:
-        return [
-            SegmentFile(**{**fields, "deleted": None}) for fields in json.loads(path.read_bytes())
-        ]
-    except (OSError, TypeError, ValueError):
-        return []  # cut short before it was flushed: nothing was committed after it

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from flowhash.bulk.answers import write_answers
 from flowhash.bulk.job import Runner
+from flowhash.bulk.plan import Place, Plan, even_sizes
 from flowhash.bulk.stored import StoredTable
-from flowhash.bulk.work import Plan, Work, even_sizes, part_name
+from flowhash.bulk.work import Work
 from flowhash.errors import InputError
 from flowhash.table import HashTable, Hits
 from flowhash.table.places import stored_between
@@ -35,7 +36,7 @@ class Join:
     """
 
     table: StoredTable
-    out: Path
+    out: Place
     rows: int
     top: int
 
@@ -54,7 +55,7 @@ class Join:
             threads=threads,
         )
         rows = np.arange(part * self.rows, part * self.rows + len(ids))
-        write_answers(self.out / f"{part_name(part)}.parquet", rows, ids, without_itself(hits, ids))
+        write_answers(self.out, part, rows, ids, without_itself(hits, ids))
         return len(ids)
 
 
@@ -116,6 +117,6 @@ def neighbours(
     )  # fmt: skip
     with Work(out, plan, restart=restart) as work:
         if not work.plan.finished or work.missing():
-            work.carry_out(Join(known, out.absolute(), most, top), runner, "neighbours", show)
+            work.carry_out(Join(known, work.place, most, top), runner, "neighbours", show)
             work.finish()
     return work

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.bulk.columns import new_file, read_columns, rows_of
-from flowhash.bulk.work import part_name
+from flowhash.bulk.plan import Place, part_name
 from flowhash.data.files import npz_array, npz_names
 from flowhash.errors import InputError
+from flowhash.extras import require
+from flowhash.table.ids import Strings, pack
 
 FOLDER = "_queries"  # in the folder of the answers
 
@@ -33,7 +35,7 @@ class Unpacking:
     """
 
     files: tuple[Path, ...]
-    out: Path
+    out: Place
     named: bool
 
     def open(self) -> None:
@@ -49,11 +51,38 @@ class Unpacking:
             "embeddings": rows_of(source, "embedding", table.column("embedding"), np.float32),
         }
         if self.named:
-            ids = table.column("id").to_numpy()
-            arrays["ids"] = ids.astype(str) if ids.dtype == object else ids
-        with new_file(self.out / f"{part_name(part)}.npz") as path, path.open("wb") as file:
+            arrays |= _ids(source, table.column("id"))
+        path = self.out.folder / f"{part_name(part)}.npz"
+        with new_file(self.out, path) as unfinished, unfinished.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
         return int(table.num_rows)
+
+
+def _ids(path: Path, column: Any) -> dict[str, NDArray[Any]]:
+    """Ids as arrays of a file: numbers, or all strings as bytes one after another."""
+    arrow = require("pyarrow", "ray")
+    if column.null_count:
+        raise InputError(
+            f"{path}: {column.null_count} queries have no id; give every query one, or leave the "
+            "column id out"
+        )
+    if arrow.types.is_integer(column.type):
+        return {"ids": column.to_numpy()}
+    packed = pack(text.encode() for text in column.to_pylist())
+    return {"id_bytes": packed.content, "id_offsets": packed.offsets}
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Strings one after another, of which only those that are asked for are read."""
+
+    packed: Strings
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Some of them [n] object."""
+        found = np.empty(len(rows), object)
+        found[:] = [self.packed.at(row).decode() for row in rows.tolist()]
+        return found
 
 
 @dataclass(frozen=True)
@@ -61,7 +90,8 @@ class Queries:
     """Queries in ``.npz`` files, one after another.
 
     Attributes:
-        files: with the arrays buckets [n, m] int32, embeddings [n, dim] float32 and perhaps ids.
+        files: with the arrays buckets [n, m] int32, embeddings [n, dim] float32 and perhaps ids
+            [n], or id_bytes and id_offsets for strings that were unpacked.
     """
 
     files: tuple[Path, ...]
@@ -77,8 +107,16 @@ class MappedQueries:
     def __init__(self, files: Sequence[Path]) -> None:
         self.buckets = [_array(path, "buckets") for path in files]
         self.embeddings = [_array(path, "embeddings") for path in files]
-        self.named = "ids" in npz_names(files[0])
-        self.ids = [_array(path, "ids") for path in files] if self.named else []
+        names = npz_names(files[0])
+        self.ids: list[NDArray[Any] | Texts] = []
+        if "id_offsets" in names:
+            self.ids = [
+                Texts(Strings(_array(path, "id_bytes"), _array(path, "id_offsets")))
+                for path in files
+            ]
+        elif "ids" in names:
+            self.ids = [_array(path, "ids") for path in files]
+        self.named = bool(self.ids)
         self._starts = np.cumsum([0, *(len(part) for part in self.buckets)])
         for path, buckets, embeddings in zip(files, self.buckets, self.embeddings, strict=True):
             _check(path, buckets, embeddings)
@@ -94,7 +132,7 @@ class MappedQueries:
         """The bucket that each query opens first [n]."""
         return np.concatenate([part[:, 0] for part in self.buckets])
 
-    def take(self, arrays: list[NDArray[Any]], rows: NDArray[np.int64]) -> NDArray[Any]:
+    def take(self, arrays: Sequence[NDArray[Any] | Texts], rows: NDArray[np.int64]) -> NDArray[Any]:
         """Rows, which ascend, of arrays that lie one after another."""
         edges = np.searchsorted(rows, self._starts)
         pieces = [

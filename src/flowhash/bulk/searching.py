@@ -14,9 +14,10 @@ from flowhash.bulk.answers import write_answers
 from flowhash.bulk.columns import new_file
 from flowhash.bulk.encoded import Encoded, open_encoded
 from flowhash.bulk.job import Runner
+from flowhash.bulk.plan import Place, Plan, even_sizes, identity_of
 from flowhash.bulk.queries import FOLDER, MappedQueries, Queries, Unpacking, check_queries
 from flowhash.bulk.stored import StoredTable
-from flowhash.bulk.work import Plan, Work, even_sizes, identity_of, part_name
+from flowhash.bulk.work import Work
 from flowhash.errors import InputError
 from flowhash.table.fingerprint import check_vectors
 from flowhash.table.manifest import Settings
@@ -41,14 +42,14 @@ class Search:
 
     table: StoredTable
     queries: Queries
-    out: Path
+    out: Place
     sizes: tuple[int, ...]
     top: int
     probe: int
 
     def open(self) -> Opened:
         """Map table, queries and the order in which they are asked."""
-        order = np.load(self.out / FOLDER / ORDER, mmap_mode="r", allow_pickle=False)
+        order = np.load(self.out.folder / FOLDER / ORDER, mmap_mode="r", allow_pickle=False)
         return Opened(self.table.open(), self.queries.open(), order, np.cumsum([0, *self.sizes]))
 
     def do(self, opened: Opened, part: int, threads: int | None) -> int:
@@ -62,7 +63,7 @@ class Search:
             threads=threads,
         )  # fmt: skip
         names = queries.take(queries.ids, rows) if queries.named else None
-        write_answers(self.out / f"{part_name(part)}.parquet", rows, names, hits)
+        write_answers(self.out, part, rows, names, hits)
         return len(rows)
 
 
@@ -135,8 +136,8 @@ def search(
         if work.plan.finished and not work.missing():
             return work
         mapped = _mapped(encoded, files, out, runner, restart, show)
-        _write_order(out / FOLDER / ORDER, mapped.open().first_buckets(), plan.sizes)
-        job = Search(known, mapped, out, tuple(plan.sizes), top, probe)
+        _write_order(work.place, out / FOLDER / ORDER, mapped.open().first_buckets(), plan.sizes)
+        job = Search(known, mapped, work.place, tuple(plan.sizes), top, probe)
         work.carry_out(job, runner, "search", show)
         work.finish()
         shutil.rmtree(out / FOLDER, ignore_errors=True)
@@ -170,17 +171,17 @@ def _mapped(
         return Queries(files)
     plan = Plan("unpack", {"queries": identity_of(files)}, {}, list(encoded.rows))
     with Work(folder, plan, ".npz", restart) as work:
-        job = Unpacking(encoded.files, folder, encoded.ids is not None)
+        job = Unpacking(encoded.files, work.place, encoded.ids is not None)
         work.carry_out(job, runner, "read queries", show)
         return Queries(tuple(work.path(part) for part in range(len(plan.sizes))))
 
 
-def _write_order(path: Path, first: NDArray[Any], sizes: list[int]) -> None:
+def _write_order(place: Place, path: Path, first: NDArray[Any], sizes: list[int]) -> None:
     """Write which queries each part has: those of the same first buckets, rows ascending."""
     order = np.argsort(first, kind="stable").astype(np.int64)
     start = 0
     for size in sizes:
         order[start : start + size].sort()  # neighbouring rows are read together
         start += size
-    with new_file(path) as unfinished, unfinished.open("wb") as file:
+    with new_file(place, path) as unfinished, unfinished.open("wb") as file:
         np.save(file, order, allow_pickle=False)

@@ -3,51 +3,27 @@
 from __future__ import annotations
 
 import json
-import secrets
 import shutil
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from flowhash.bars import shown
 from flowhash.bulk.job import Job, Runner
-from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
+from flowhash.bulk.plan import FORMAT, PLAN, VERSION, Place, Plan, difference, part_name, read_plan
+from flowhash.errors import InputError, LockedTableError, StorageError
 from flowhash.table.files import naming, replace_file
 
 # Readers of parquet folders pass over names that begin with an underscore or a dot.
-PLAN, LOCK = "_plan.json", "_lock"
+LOCK = "_lock"
+DROPPED = "_dropped.json"  # the plan of work that is being removed
+ADOPTING = "_adopting.json"  # which files become a table's
 ENCODED = "_encoded"  # queries that were encoded for a search lie in its folder
 STRAYS = (".part-*", ".order.npy.*", "_*.json.new")
-FORMAT, VERSION = "flowhash-bulk", 1
 
 
 class Interrupted(KeyboardInterrupt):
     """Stopped by Ctrl-C; the message says how far it was."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is done, to know it again.
-
-    Attributes:
-        command: encode, index, search or neighbours.
-        inputs: what tells the inputs from others, and from themselves before they changed.
-        settings: whatever else the result depends on.
-        sizes: the rows of each part.
-        finished: whether nothing is left to do.
-    """
-
-    command: str
-    inputs: dict[str, Any]
-    settings: dict[str, Any]
-    sizes: list[int]
-    finished: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Of all parts."""
-        return sum(self.sizes)
 
 
 class Work:
@@ -70,8 +46,9 @@ class Work:
         takes_over: bool = False,
     ) -> None:  # fmt: skip
         self.folder, self.plan, self.suffix = folder, plan, suffix
-        known = read_plan(folder)
-        if known is None and folder.exists() and any(_not_ours(folder)):
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file; give a new or empty folder")
+        if read_plan(folder) is None and folder.exists() and _not_ours(folder):
             raise InputError(
                 f"{folder} holds other things; give a new or empty folder, or the one in which "
                 "this work was begun"
@@ -87,21 +64,26 @@ class Work:
         self.before = self.done = self.plan.rows - sum(self.plan.sizes[p] for p in self.missing())
 
     def _claim(self, known: Plan | None, restart: bool, takes_over: bool) -> None:
-        same = known is not None and replace(known, finished=False) == self.plan
+        same = known is not None and known.same(self.plan)
         over = known is not None and known.finished and takes_over and not same
-        if known is not None and (restart or over):
+        if known is None or restart or over:
             self.clear()
             known = None
         if known is None:
-            self.note(self.plan)
+            self.note(self.plan.begun())
         elif same:
             self.plan = known
         else:
             raise InputError(
-                f"{self.folder} holds {_difference(known, self.plan)}; give another folder, or "
+                f"{self.folder} holds {difference(known, self.plan)}; give another folder, or "
                 "--restart to drop what is there and begin anew"
             )
         self.remove_strays()
+
+    @property
+    def place(self) -> Place:
+        """Where the parts go, for workers."""
+        return Place(self.folder.absolute(), self.plan.token)
 
     def path(self, part: int) -> Path:
         """Where a part is once it is done."""
@@ -150,10 +132,17 @@ class Work:
 
     def clear(self) -> None:
         """Remove every part and the plan; nothing that is not ours."""
-        (self.folder / PLAN).unlink(missing_ok=True)  # first: without it, parts are worth nothing
-        self.remove_strays()
-        for entry in [*self.folder.glob("part-*"), *self.folder.glob("_queries")]:
-            _remove(entry)
+        # First, because without it parts are worth nothing. The new name lets whoever finds the
+        # folder, if this is killed, know that the rest is ours.
+        plan, dropped = self.folder / PLAN, self.folder / DROPPED
+        if plan.exists():
+            plan.replace(dropped)
+        if dropped.exists():
+            self.remove_strays()
+            for kind in ("part-*", "_queries", ADOPTING):
+                for entry in self.folder.glob(kind):
+                    _remove(entry)
+            dropped.unlink()
 
     def remove_strays(self) -> None:
         """Remove what workers, or drivers, that were killed have left."""
@@ -172,78 +161,12 @@ class Work:
         self.close()
 
 
-def part_name(part: int) -> str:
-    """What a part is called."""
-    return f"part-{part:06d}"
-
-
-def unfinished_name(path: Path) -> Path:
-    """A name beside ``path`` that no other worker takes, for as long as it is written."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-
-
-def even_sizes(rows: int, most: int) -> list[int]:
-    """``rows`` cut into parts of ``most``, the last with what is left."""
-    return [min(most, rows - start) for start in range(0, rows, most)]
-
-
-def identity_of(paths: Iterable[Path]) -> list[list[Any]]:
-    """What changes when files are written anew: name, size and time of each."""
-    found = []
-    for path in paths:
-        with naming(path):
-            status = path.stat()
-        found.append([path.name, status.st_size, status.st_mtime_ns])
-    return found
-
-
-def read_plan(folder: Path) -> Plan | None:
-    """The plan of a folder, or None if it has none.
-
-    Raises:
-        DamagedFileError: there is one that cannot be read.
-        StorageError: it was written by a newer FlowHash.
-    """
-    path = folder / PLAN
-    try:
-        body = json.loads(path.read_bytes())
-        kind, version = body.pop("format"), body.pop("version")
-        if kind != FORMAT or not isinstance(version, int):
-            raise ValueError("it is not of FlowHash")
-        if version > VERSION:
-            raise StorageError(
-                f"{path} has format version {version}; this FlowHash reads up to {VERSION}. "
-                "Install a newer one"
-            )
-        return Plan(**body)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except StorageError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-        raise DamagedFileError(
-            f"{path} is damaged ({error}); remove the folder and begin anew"
-        ) from error
-
-
 def _not_ours(folder: Path) -> list[Path]:
+    """What is in a folder without a plan, unless its work was being removed."""
+    if (folder / DROPPED).exists():
+        return []
     ours = (LOCK, ENCODED, f"{PLAN}.new")
     return [entry for entry in folder.iterdir() if entry.name not in ours]
-
-
-def _difference(known: Plan, plan: Plan) -> str:
-    """What a folder holds, in the words that tell it from what was asked for."""
-    if known.command != plan.command:
-        return f"the work of `flowhash bulk {known.command}`, not of `{plan.command}`"
-    for what, old, new in (
-        ("of other inputs", known.inputs, plan.inputs),
-        ("with other settings", known.settings, plan.settings),
-    ):
-        for name in sorted({*old, *new}):
-            if old.get(name) != new.get(name):
-                shown_values = f"{name}: {old.get(name)!s:.80} there, {new.get(name)!s:.80} now"
-                return f"the work of `bulk {known.command}` {what} ({shown_values})"
-    return f"the work of `bulk {known.command}` cut into other parts"
 
 
 def _take_lock(folder: Path) -> IO[bytes]:

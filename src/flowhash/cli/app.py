@@ -17,6 +17,7 @@ import typer
 
 from flowhash import __version__
 from flowhash.cli.commands import bulk, learning, measuring, searching, tables
+from flowhash.cli.places import guard
 from flowhash.errors import (
     DamagedFileError,
     InputError,
@@ -54,6 +55,7 @@ searching.register(app)
 learning.register_comparing(app)
 tables.register(app)
 bulk.register(app)
+guard(app)
 
 
 def _show_version(asked: bool) -> None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +45,16 @@ class Running:
     restart: bool
     rows: int | None
 
+    def device(self, asked: str) -> str:
+        """Where items are encoded: on a cluster, on a GPU only if it is asked for.
+
+        Workers that ask for no GPU may share a node's with others.
+        """
+        return "cpu" if asked == "auto" and self.ray is not None else asked
+
     @contextlib.contextmanager
-    def runner(self, gpus: float = 0) -> Iterator[Runner]:
-        """Who does the parts."""
+    def runner(self, device: str = "cpu") -> Iterator[Runner]:
+        """Who does the parts; a worker takes a GPU where it encodes on cuda."""
         from flowhash.bulk import LocalRunner, RayRunner
 
         require("pyarrow", "ray")
@@ -56,7 +63,7 @@ class Running:
                 raise InputError("--workers is for a cluster; give --ray, too, or leave it out")
             yield LocalRunner()
             return
-        with RayRunner(self.ray, self.workers, gpus) as runner:
+        with RayRunner(self.ray, self.workers, 1 if device == "cuda" else 0) as runner:
             yield runner
 
 
@@ -80,13 +87,12 @@ def encode(
     from flowhash.bulk import encode
 
     folder = encoder_folder(run)
-    with _working(out, reply) as told:
-        gpus = 1 if choices.device == "cuda" and running.ray is not None else 0
-        with running.runner(gpus) as runner, _in_our_words():
-            work = encode(
-                folder, source, out, runner, choices, rows=running.rows, restart=running.restart,
-                show=not reply.quiet,
-            )  # fmt: skip
+    choices = replace(choices, device=running.device(choices.device))
+    with _working(out, reply) as told, running.runner(choices.device) as runner, _in_our_words():
+        work = encode(
+            folder, source, out, runner, choices, rows=running.rows, restart=running.restart,
+            show=not reply.quiet,
+        )  # fmt: skip
     save_settings(context, out / ENCODED, encoder=folder, items=located(source.source))
     told(work, "item", f"next: flowhash bulk index {shlex.quote(str(out))} --out TABLE")
 
@@ -123,7 +129,8 @@ def search(
     from flowhash.bulk.work import ENCODED as FOLDER
 
     place = Path(queries).expanduser()
-    with _working(out, reply) as told, running.runner() as runner:
+    device = running.device(device) if encoder is not None else "cpu"
+    with _working(out, reply) as told, running.runner(device) as runner:
         if encoder is not None:
             place = out / FOLDER
             with HashTable.open(table) as opened:

@@ -124,9 +124,28 @@ def _replaced(state: State, parts: Sequence[Part]) -> tuple[State, State]:
 
 
 def _repeated(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The keys that occur more than once, ascending."""
-    together = np.sort(np.concatenate([np.empty(0, np.int64), *keys]))
-    return np.unique(together[1:][together[1:] == together[:-1]])
+    """The keys that more than one of these arrays has, ascending; each has a key once."""
+    found = [np.empty(0, np.int64)]
+    for group in _overlapping(keys):
+        together = np.sort(np.concatenate(group))
+        found.append(together[1:][together[1:] == together[:-1]])
+    return np.unique(np.concatenate(found))
+
+
+def _overlapping(keys: Sequence[NDArray[np.int64]]) -> list[list[NDArray[np.int64]]]:
+    """Arrays in groups whose ranges touch; numbers of rows, which ascend, make no group at all."""
+    ranges = sorted(
+        (int(some.min()), int(some.max()), number) for number, some in enumerate(keys) if len(some)
+    )
+    groups: list[list[NDArray[np.int64]]] = []
+    end = 0
+    for low, high, number in ranges:
+        if not groups or low > end:
+            groups.append([])
+            end = high
+        groups[-1].append(keys[number])
+        end = max(end, high)
+    return [group for group in groups if len(group) > 1]
 
 
 def _ids_at(segment: Segment, rows: NDArray[np.int64]) -> Ids:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from flowhash.table.hits import Stored
 from flowhash.table.table import HashTable
 
@@ -14,8 +16,9 @@ def stored_between(table: HashTable, first: int, last: int) -> Iterator[Stored]:
     Inside a segment items lie in the order of their codes, so that neighbours share buckets.
     """
     for part in table._open_state().parts:
-        rows = part.live_rows()[max(0, first) : max(0, last)]
-        if len(rows):
+        low, high = max(0, first), min(part.live, last)
+        if low < high:
+            rows = part.live_rows()[low:high] if len(part.alive) else np.arange(low, high)
             segment, start = part.segment, int(rows[0])
             vectors = segment.sound_embeddings(start, int(rows[-1]) + 1)[rows - start]
             yield Stored(segment.ids_at(rows), segment.codes_at(rows), vectors, [None] * len(rows))

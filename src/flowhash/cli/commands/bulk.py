@@ -95,7 +95,7 @@ def encode(
     """Make codes and embeddings of items, as parquet files.
 
     Ctrl-C stops it; the same command goes on with the parts that are missing, as it does after a
-    machine was lost. With --device cuda, a worker takes a GPU.
+    machine was lost. On a cluster, --device auto is cpu; with cuda, a worker takes a GPU.
     """
     from flowhash.bulk import Choices
     from flowhash.cli.bulk import Running, encode, source_of
@@ -127,7 +127,7 @@ def index(
     ] = False,
     rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Items of a segment; 256 MiB of embeddings if not told."),
+        typer.Option(min=1, help="Items of a segment; 256 MiB of files if not told."),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Drop segments that were built, and begin anew.")

@@ -42,7 +42,7 @@ def read_address(text: str) -> Address:
         parts = urlsplit(text)
     except ValueError:
         raise _unreadable(text) from None
-    if parts.fragment:
+    if parts.fragment or parts.netloc.count("@") > 1:
         raise _unreadable(text)
     given = parse_qsl(parts.query, keep_blank_values=True)
     tables = [value for key, value in given if key == "table"]

@@ -207,6 +207,8 @@ def in_our_words(error: psycopg.Error, address: Address) -> StorageError | Input
         return StorageError(
             f"{place}: {words}; the server's own limit was reached. Ask for less, or raise it"
         )
+    if state == "3D000" or words.endswith('" does not exist'):
+        return StorageError(f"{place}: {_after_colon(words)}; create it, or name another")
     if lost:
         return StorageError(
             f"{place}: {_after_colon(words)}; see that the server runs and that the address is "

@@ -135,7 +135,7 @@ class PostgresLoading:
             if facts is not None and facts.ready:
                 raise InputError(
                     f"{self._place.shown} holds a table with {facts.items:,} items already; choose "
-                    "another with ?table=NAME"
+                    "another with ?table=NAME, or drop it first; --restart is for unfinished copies"
                 )
             if facts is not None and restart:
                 schema.drop_table(connection, self._names)

@@ -52,7 +52,8 @@ def read_facts(
     query = sql.SQL("SELECT version, {} FROM {} WHERE name = %s {}").format(
         sql.SQL(FACTS), names.registry, sql.SQL("FOR UPDATE" if lock else "")
     )
-    if not is_there(connection, names, REGISTRY):
+    # A table that somebody has dropped is none, whatever the registry says.
+    if not all(is_there(connection, names, name) for name in (REGISTRY, names.name)):
         return None
     row = connection.execute(query, (names.name,)).fetchone()
     if row is None:
@@ -150,6 +151,9 @@ def make_table(
         )
     if ready:
         make_keys(connection, names)
+    connection.execute(
+        sql.SQL("DELETE FROM {} WHERE name = %s").format(names.registry), (names.name,)
+    )
     connection.execute(
         sql.SQL(
             "INSERT INTO {} (name, version, settings, ready, progress, distributed)"

@@ -1,0 +1,148 @@
+"""What is done in a folder: the plan of a work, its inputs, and the names of its parts."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flowhash.errors import DamagedFileError, StorageError
+from flowhash.table.files import naming
+
+PLAN = "_plan.json"
+FORMAT, VERSION = "flowhash-bulk", 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done, to know it again.
+
+    Attributes:
+        command: encode, index, search or neighbours.
+        inputs: what tells the inputs from others, and from themselves before they changed.
+        settings: whatever else the result depends on.
+        sizes: the rows of each part.
+        finished: whether nothing is left to do.
+        token: random; tells this work from the same work that is begun anew.
+    """
+
+    command: str
+    inputs: dict[str, Any]
+    settings: dict[str, Any]
+    sizes: list[int]
+    finished: bool = False
+    token: str = ""
+
+    def same(self, other: Plan) -> bool:
+        """Whether the work is the same, however far it is."""
+        return replace(self, finished=False, token="") == replace(other, finished=False, token="")
+
+    def begun(self) -> Plan:
+        """This plan with a token of its own."""
+        return replace(self, token=secrets.token_hex(6))
+
+    @property
+    def rows(self) -> int:
+        """Of all parts."""
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where workers put the parts of one work.
+
+    A worker may outlive its driver, and finish a part of work that was begun anew meanwhile. So it
+    looks at the plan before it gives a part its name. Whoever begins anew removes the plan first,
+    then what has a temporary name, then the parts: a part that was named in between is removed.
+
+    Attributes:
+        folder: of the work, as every node sees it.
+        token: of its plan.
+    """
+
+    folder: Path
+    token: str
+
+    def unfinished(self, path: Path) -> Path:
+        """A name beside ``path`` that no other worker takes, for as long as it is written."""
+        return path.with_name(f".{path.name}.{self.token}.{secrets.token_hex(6)}")
+
+    def check(self) -> None:
+        """Refuse to go on if the work is no longer there.
+
+        Raises:
+            StorageError: it was begun anew, or removed.
+        """
+        plan = read_plan(self.folder)
+        if plan is None or plan.token != self.token:
+            raise StorageError(
+                f"the work in {self.folder} was begun anew or removed while this worker was at a "
+                "part of it; nothing is to be done, its part is dropped"
+            )
+
+
+def part_name(part: int) -> str:
+    """What a part is called."""
+    return f"part-{part:06d}"
+
+
+def even_sizes(rows: int, most: int) -> list[int]:
+    """``rows`` cut into parts of ``most``, the last with what is left."""
+    return [min(most, rows - start) for start in range(0, rows, most)]
+
+
+def identity_of(paths: Iterable[Path]) -> list[list[Any]]:
+    """What changes when files are written anew: name, size and time of each."""
+    found = []
+    for path in paths:
+        with naming(path):
+            status = path.stat()
+        found.append([path.name, status.st_size, status.st_mtime_ns])
+    return found
+
+
+def read_plan(folder: Path) -> Plan | None:
+    """The plan of a folder, or None if it has none.
+
+    Raises:
+        DamagedFileError: there is one that cannot be read.
+        StorageError: it was written by a newer FlowHash.
+    """
+    path = folder / PLAN
+    try:
+        body = json.loads(path.read_bytes())
+        kind, version = body.pop("format"), body.pop("version")
+        if kind != FORMAT or not isinstance(version, int):
+            raise ValueError("it is not of FlowHash")
+        if version > VERSION:
+            raise StorageError(
+                f"{path} has format version {version}; this FlowHash reads up to {VERSION}. "
+                "Install a newer one"
+            )
+        return Plan(**body)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except StorageError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+        raise DamagedFileError(
+            f"{path} is damaged ({error}); remove the folder and begin anew"
+        ) from error
+
+
+def difference(known: Plan, plan: Plan) -> str:
+    """What a folder holds, in the words that tell it from what was asked for."""
+    if known.command != plan.command:
+        return f"the work of `flowhash bulk {known.command}`, not of `{plan.command}`"
+    for what, old, new in (
+        ("of other inputs", known.inputs, plan.inputs),
+        ("with other settings", known.settings, plan.settings),
+    ):
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                shown_values = f"{name}: {old.get(name)!s:.80} there, {new.get(name)!s:.80} now"
+                return f"the work of `bulk {known.command}` {what} ({shown_values})"
+    return f"the work of `bulk {known.command}` cut into other parts"
