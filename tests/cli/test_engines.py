@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from flowhash.cli.app import _code
 from flowhash.cli.indexing import Indexing, TableChoices, open_table
 from flowhash.cli.search import conditions
 from flowhash.data import open_collection
-from flowhash.engines import copy, hidden, open_any, open_engine
+from flowhash.engines import copy, create_engine, hidden, open_any, open_engine
 from flowhash.errors import InputError
 from flowhash.table import HashTable
 from tests.cli.test_command import COMMAND, run
@@ -195,6 +195,69 @@ def test_a_kill_doubles_nothing_and_loses_nothing(
     assert "was indexed before" in flowhash(*start).out
 
 
+def stop_after_first(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """Press Ctrl-C before the first batch, before the journal knows of it, or after."""
+    original = Indexing._parts
+
+    def stopping(self: Indexing, start: int, batch: int, device: str) -> Iterator[Any]:
+        parts = original(self, start, batch, device)
+        if when != "before":
+            part = next(parts)
+            if when == "noted":
+                yield part
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Indexing, "_parts", stopping)
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["other rows", "a copy"])
+@pytest.mark.parametrize("when", ["before", "stored", "noted"])
+@pytest.mark.parametrize("where", ["address", "folder"])
+def test_rows_of_a_file_of_the_same_name_are_not_taken_for_ours(
+    vectors: Path, address: str, tmp_path: Path, flowhash: Command, when: str, alike: bool,
+    where: str,
+) -> None:  # fmt: skip
+    if where == "folder" and not address.startswith("qdrant"):
+        pytest.skip("a folder needs no server")
+    place = ("--to", address) if where == "address" else ("--out", tmp_path / "x.table")
+    values = np.random.default_rng(7).normal(size=(20, DIM)).astype(np.float32)
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        rows_of = values[:10] if alike else values[10 * number : 10 * number + 10]
+        np.save(tmp_path / name / "same.npy", rows_of)
+    first = ("index", vectors / "encoder", tmp_path / "a" / "same.npy", *place, "--batch", 4)
+    other = ("index", vectors / "encoder", tmp_path / "b" / "same.npy", *place, "--batch", 3)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after_first(patch, when)
+        assert flowhash(*first, "-q").code == 130
+    stored = 0 if when == "before" else 4
+    assert flowhash(*other, "--json", "-q").facts["items"] == 10 + stored
+    facts = flowhash(*first, "--json", "-q").facts
+    assert (facts["added"], facts["items"]) == (10 - stored, 20)
+    assert names_in(place[1]) == sorted(2 * rows(10, "same.npy"))
+    found = []
+    with open_any(str(place[1])) as table:
+        for part in table.batches():
+            found += part.embeddings.tolist()
+    again = np.concatenate([values[:10], values[:10]]) if alike else values
+    expected = make("mlp").encode(again).embeddings
+    np.testing.assert_allclose(sorted(found), sorted(expected.tolist()), rtol=1e-4, atol=1e-5)
+    for words in (first, other):
+        assert "was indexed before" in flowhash(*words).out
+
+
+def test_what_is_in_doubt_is_found_behind_a_wide_gap(
+    vectors: Path, address: str, flowhash: Command
+) -> None:
+    """Somebody gives an id of their own: not every number up to it is looked for."""
+    half_indexed(vectors, address, 120, noted=False)
+    with open_engine(address, "r+") as engine:
+        engine.add([[0, 1]], np.ones((1, engine.dim)), [1 << 60], [{"name": "of others"}])
+    start = ("index", vectors / "encoder", vectors / "items.npz", "--to", address)
+    assert flowhash(*start, "--json", "-q").facts["added"] == ITEMS - 120
+    assert names_in(address) == sorted([*rows(), "of others"])
+
+
 def test_others_may_add_at_the_same_time(
     vectors: Path, postgres_address: str, flowhash: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +350,80 @@ def test_a_copy_is_the_table(
     assert [path.name for path in back.parent.iterdir()] == ["back.table"]
     flowhash("copy", address, back).mistake("is there already")
     assert flowhash("table", "check", back).code == 0
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object]) -> None:
+    """Something happens once, after the first items of a copy into a folder have come."""
+    fetching = importlib.import_module("flowhash.cli.fetching")
+    original, happened = fetching._checksum, []
+
+    def checksum(batch: Any) -> int:
+        if not happened:
+            happened.append(batch)
+            happen()
+        return int(original(batch))
+
+    monkeypatch.setattr(fetching, "_checksum", checksum)
+
+
+@pytest.mark.parametrize("what", ["add", "add and delete", "replace"])
+def test_changes_while_a_table_is_fetched(
+    vectors: Path, address: str, tmp_path: Path, flowhash: Command,
+    monkeypatch: pytest.MonkeyPatch, what: str,
+) -> None:  # fmt: skip
+    """A snapshot is copied as it is; where there are none, a mixture is refused."""
+    assert flowhash("copy", vectors / "x.table", address, "-q").code == 0
+
+    def change() -> None:
+        with open_engine(address, "r+") as engine:
+            ids = [5] if what == "replace" else None
+            engine.add([[0, 1]], np.ones((1, engine.dim)), ids, payloads=[{"name": "of others"}])
+            if what == "add and delete":
+                engine.delete([7])
+
+    meanwhile(monkeypatch, change)
+    back = tmp_path / "back.table"
+    if address.startswith("postgresql"):
+        assert flowhash("copy", address, back, "--json", "-q").facts["items"] == ITEMS
+        assert names_in(back) == rows()
+    else:
+        flowhash("copy", address, back).mistake("changed while it was copied")
+        assert not back.exists()
+    assert flowhash("copy", address, tmp_path / "again.table", "-q").code == 0
+    assert "of others" in names_in(tmp_path / "again.table")
+
+
+def test_a_journal_that_goes_on_while_its_table_is_fetched(
+    vectors: Path, postgres_address: str, tmp_path: Path, flowhash: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The copy must not say that items are there which came after its snapshot."""
+    start = ("index", vectors / "encoder", vectors / "items.npz", "--batch", 100)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after_first(patch, "noted")
+        assert flowhash(*start, "--to", postgres_address, "-q").code == 130
+    words = [str(word) for word in (*start, "--to", postgres_address, "-q")]
+    meanwhile(monkeypatch, lambda: _code(words))
+    back = tmp_path / "back.table"
+    assert flowhash("copy", postgres_address, back, "-q").code == 0
+    assert len(names_in(back)) == 100
+    assert names_in(postgres_address) == rows()
+    assert flowhash(*start, "--out", back, "--json", "-q").facts["added"] == ITEMS - 100
+    assert names_in(back) == rows()
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_ids_of_deleted_items_are_not_given_again(
+    address: str, tmp_path: Path, flowhash: Command, metric: str
+) -> None:
+    with create_engine(address, buckets=5, dim=2, active=2, metric=metric) as engine:
+        engine.add([[0, 1]] * 6, np.ones((6, 2)))
+        engine.delete([4, 5])
+    assert flowhash("copy", address, tmp_path / "back.table", "-q").code == 0
+    assert flowhash("table", "check", tmp_path / "back.table").code == 0
+    with HashTable.open(tmp_path / "back.table", "r+") as table:
+        assert (sorted(table), table.next_id) == ([0, 1, 2, 3], 6)
+        assert table.add([[0, 1]], np.ones((1, 2))).tolist() == [6]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "inner"])
@@ -406,7 +543,7 @@ def test_an_unfinished_copy_is_not_used(
     """Lost in the middle: the server is killed after the first piece."""
     loading = importlib.import_module("flowhash.engines.postgres.loading")
     place = own_server.guarded(table="unfinished")
-    monkeypatch.setattr(loading, "ROWS", 100)
+    monkeypatch.setattr("flowhash.engines.postgres.source.ROWS", 100)
     original, killed = loading.PostgresLoading.parts, []
 
     def killing(self: Any) -> Iterator[Any]:

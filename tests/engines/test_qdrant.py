@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from flowhash.engines.qdrant import (
     points,
     searching,
     view,
+    writing,
 )
 from flowhash.engines.qdrant.address import read_address
 from flowhash.engines.qdrant.filters import ALL
@@ -383,13 +385,66 @@ def test_two_writers_do_not_change_a_table_at_once(server: StandIn) -> None:
                 use()
         with raw(address) as (client, name):
             said = client.retrieve(name, [marker.MARKER])[0].payload["writing"]
-            long_ago = f"{said.split()[0]} {int(said.split()[1]) - 61}"
+            who, since = said.split()
+            # A writer that waits for one slow request is not dead.
+            slow = f"{who} {int(since) - connecting.PATIENCE - 1}"
+            client.set_payload(name, {"writing": slow}, points=[marker.MARKER])
+            with pytest.raises(LockedTableError, match="is being changed by somebody else"):
+                two.delete([0])
+            long_ago = f"{who} {int(since) - 2 * connecting.PATIENCE - 1}"
             client.set_payload(name, {"writing": long_ago}, points=[marker.MARKER])
         assert two.add([[0]], [[4]]).tolist() == [1]
         assert 2 not in two
         assert one.add([[0]], [[5]]).tolist() == [2]
         assert len(one) == 3
     room.remove(address)
+
+
+def test_a_change_counts_on_from_what_it_read_itself(address: str) -> None:
+    """Threads that search overwrite the facts of the table, also with older ones."""
+    with create_engine(address, buckets=1, dim=1) as writer, open_engine(address) as reader:
+        writer.add([[0]], [[1]])
+        assert reader.search([[0]], [[1]]).scanned.tolist() == [1]
+        old = writer._facts
+        for change in (lambda: writer.add([[0]], [[2]]), lambda: writer.delete([0])):
+            before = writer._now().change
+            put, take = writing.put, writing.take
+
+            def late(*given: Any, use: Any) -> Any:
+                writer._facts = replace(old, change=old.change - 7)
+                return use(*given)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(writing, "put", lambda *given, use=put: late(*given, use=use))
+                patch.setattr(writing, "take", lambda *given, use=take: late(*given, use=use))
+                change()
+            assert writer._now().change == before + 1
+            assert reader.search([[0]], [[1]]).scanned.tolist() == [len(writer)]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_collection_made_anew_under_a_reader(address: str, copied: bool) -> None:
+    """It must not be taken for the earlier one, however many changes both have seen."""
+
+    def make(codes: list[list[int]]) -> None:
+        if copied:
+            with HashTable.create(buckets=2, dim=1) as one:
+                one.add(codes, [[1]] * len(codes))
+                copy(one, address)
+        else:
+            with create_engine(address, buckets=2, dim=1) as engine:
+                engine.add(codes, [[1]] * len(codes))
+
+    make([[1]])
+    with open_engine(address) as reader:
+        assert reader.search([[0, 1]], [[1]], 5).scanned.tolist() == [0]
+        room.remove(address)
+        with pytest.raises(StorageError):
+            reader.search([[0, 1]], [[1]], 5)
+        make([[0]] * 3)
+        hits = reader.search([[0, 1]], [[1]], 5)
+        assert hits.counts.tolist() == hits.scanned.tolist() == [3]
+        assert len(reader) == 3
 
 
 def test_two_readers_and_a_writer_of_one_folder(tmp_path: Path) -> None:
@@ -401,6 +456,9 @@ def test_two_readers_and_a_writer_of_one_folder(tmp_path: Path) -> None:
         assert reader.refresh()
         assert len(reader) == 1
         assert not reader.refresh()
+        marker.set_facts(writer._store, writing="other 0")
+        assert reader.refresh()  # nobody knows what is there while it is changed
+        marker.set_facts(writer._store, writing="")
         with pytest.raises(StorageError, match="searched only"):
             reader.add([[0]], [[1]])
         script = f"from flowhash.engines import open_engine; open_engine({address!r})"
@@ -577,6 +635,45 @@ def test_a_copy_that_was_altered_is_found_out(address: str, what: str) -> None:
         open_engine(address)
 
 
+@pytest.mark.parametrize(("bits", "found_out"), [(1, False), (20, True)])
+def test_a_server_may_lose_the_last_bit_of_a_fraction_for_filters(
+    address: str, bits: int, found_out: bool
+) -> None:
+    table = HashTable.create(buckets=1, dim=1)
+    payload = {"x": 0.1, "small": -3e-300, "n": 7, "name": "é", "yes": True, "none": None}
+    table.add([[0]], [[1]], payloads=[payload])
+    attempt = room.loading(table, address)
+    try:
+        list(attempt.parts())
+        with raw(address) as (client, name):
+            lost = {**payload, "x": 0.1 + bits * np.spacing(0.1)}
+            assert lost["x"] != payload["x"]
+            client.set_payload(name, {"payload": lost}, points=[0])
+        if found_out:
+            with pytest.raises(StorageError, match="item 0 is not what was sent"):
+                list(attempt.checks())
+        else:
+            assert sum(len(part) for part in attempt.checks()) == 1
+    finally:
+        attempt.close()
+
+
+@pytest.mark.parametrize("change", [{"n": 8}, {"name": "e"}, {"yes": False}, {"more": 1}])
+def test_fields_for_filters_are_compared(address: str, change: dict[str, Any]) -> None:
+    table = HashTable.create(buckets=1, dim=1)
+    table.add([[0]], [[1]], payloads=[{"x": 0.1, "n": 7, "name": "é", "yes": True}])
+    attempt = room.loading(table, address)
+    try:
+        list(attempt.parts())
+        with raw(address) as (client, name):
+            fields = client.retrieve(name, [0])[0].payload["payload"]
+            client.set_payload(name, {"payload": {**fields, **change}}, points=[0])
+        with pytest.raises(StorageError, match="item 0 is not what was sent"):
+            list(attempt.checks())
+    finally:
+        attempt.close()
+
+
 # Refusals, one line each
 
 
@@ -592,7 +689,11 @@ def test_what_is_not_ours_is_left_alone(address: str) -> None:
         client.create_collection(name, models.VectorParams(size=2, distance=models.Distance.COSINE))
         try:
             for use in (open_engine, room.remove, lambda place: copy(filled(), place)):
-                assert "was not made by FlowHash" in line_of(use, address)
+                said = line_of(use, address)
+                assert "was not made by FlowHash" in said
+                # A copy that was stopped between the collection and its marker leaves the same.
+                assert "the rest of a copy" in said
+                assert "by hand" in said
             said = line_of(create_engine, address, buckets=2, dim=2)
             assert "there is a collection already" in said
             assert client.collection_exists(name)

@@ -146,6 +146,11 @@ def search(
 
 def _encoded(queries: Path, settings: Settings) -> Encoded | None:
     """The parquet files of queries, which must fit the table; None for an ``.npz`` file."""
+    if queries.is_file() and queries.suffix.lower() not in (".npz", ".parquet"):
+        raise InputError(
+            f"{queries} is neither a folder of `bulk encode` nor an .npz or .parquet file of one; "
+            "items that are not encoded yet need --encoder"
+        )
     if queries.suffix.lower() == ".npz":
         if not queries.is_file():
             raise InputError(f"{queries} is not a file; give queries as `bulk encode` writes them")

@@ -17,11 +17,14 @@ from flowhash.bars import shown as with_bar
 from flowhash.cli.notes import Notes, shown
 from flowhash.cli.reply import Reply, count
 from flowhash.engines import RemoteEngine, open_engine
+from flowhash.engines.address import SCHEMES, scheme_of
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable, Stored
 from flowhash.table.files import flush_folder
+from flowhash.table.ids import INT64
 
 WRAP = 1 << 64
+SNAPSHOTS = {"postgres"}  # engines whose batches are of one state
 
 
 def fetch(address: str, folder: Path, reply: Reply) -> None:
@@ -53,7 +56,11 @@ def fetch(address: str, folder: Path, reply: Reply) -> None:
 
 def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int:
     """A table of everything that an engine holds; how many items that is."""
-    sent = 0
+    sent = came = 0
+    engine.refresh()
+    # Before the items: a journal that knows of items which did not come would lose them for good.
+    # Of items that it does not know yet, the next index finds out.
+    settings, journals = Notes(engine).settings(), Notes(engine).journals()
     with HashTable.create(
         made,
         buckets=engine.buckets,
@@ -64,31 +71,54 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int
         ids=engine.id_kind,
         encoder=engine.encoder,
     ) as table:
+        _carry_next_id(engine, table)
         for batch in with_bar(engine.batches(), "copy", len(engine), not reply.quiet):
             table.add(batch.codes, batch.embeddings, batch.ids, batch.payloads)
             sent = (sent + _checksum(batch)) % WRAP
-        engine.refresh()
-        if len(engine) != len(table):
-            raise StorageError(
-                f"{engine.address} has {count(len(engine), 'item')}, but {len(table):,} came: it "
-                "changed while it was copied; try again when nobody writes to it"
-            )
+            came += len(batch)
+        _refuse_mixture(engine, came, len(table))
         stored = sum(_checksum(batch) for batch in table.batches()) % WRAP
         if stored != sent:
             raise StorageError(
                 f"{made} does not hold what came from {engine.address}; nothing was kept. Try "
                 "again, on another disk"
             )
-        _carry_notes(engine, table, folder)
+        copied = Notes(table)
+        if settings:
+            copied.write_settings({**settings, "out": folder})
+        for name, record in journals.items():
+            copied.write(name, record)
         return len(table)
 
 
-def _carry_notes(engine: RemoteEngine, table: HashTable, folder: Path) -> None:
-    known, notes, copied = Notes(engine).settings(), Notes(engine), Notes(table)
-    if known:
-        copied.write_settings({**known, "out": folder})
-    for name, record in notes.journals().items():
-        copied.write(name, record)
+def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
+    """Refuse what is not one state of an engine.
+
+    Raises:
+        StorageError: it changed meanwhile, and its items do not come from one snapshot; or they are
+            not as many as it says.
+    """
+    changed = engine.refresh()
+    # A snapshot is what it is, whatever others do meanwhile.
+    snapshot = SCHEMES[scheme_of(engine.address) or ""] in SNAPSHOTS
+    if came != kept or (changed and not snapshot):
+        raise StorageError(
+            f"{engine.address} changed while it was copied, or somebody left a change unfinished; "
+            "try again when nobody writes to it"
+        )
+    if not changed and len(engine) != came:
+        raise StorageError(
+            f"{engine.address} says that it has {count(len(engine), 'item')}, but {came:,} came; "
+            f"see flowhash table check {shlex.quote(engine.address)}"
+        )
+
+
+def _carry_next_id(engine: RemoteEngine, table: HashTable) -> None:
+    """Let an empty table count on where an engine does: no id of a deleted item comes again."""
+    if engine.id_kind == INT64 and engine.next_id > 0:
+        last = [engine.next_id - 1]
+        table.add([list(range(table.active))], np.ones((1, table.dim)), last)
+        table.delete(last)
 
 
 def _checksum(batch: Stored) -> int:

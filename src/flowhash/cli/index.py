@@ -60,7 +60,7 @@ def index(
     with open_table(out, encoder, collection, choices) as table:
         before = len(table)
         words = [str(_place(source)), split, repr(sorted(opening.items(), key=str))]
-        work = Indexing(table, encoder, collection, words, choices.pictures)
+        work = Indexing(table, encoder, collection, words, choices.pictures, device)
         if again:
             work.begin_anew()
         elif work.finished:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,9 @@ import numpy as np
 
 from flowhash.bars import shown
 from flowhash.cli import notes
+from flowhash.cli.doubt import Doubt, Ranges, joined
 from flowhash.cli.reply import Reply, count
 from flowhash.data import Collection
-from flowhash.data.thumbnails import NAME
 from flowhash.engines import RemoteEngine, engine_exists, open_any
 from flowhash.errors import InputError
 from flowhash.table import HashTable
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
 SETTINGS = notes.SETTINGS
+USUAL_BATCH = 500  # of journals that do not say how many items were added at a time
 ID_KINDS = {"numbers": "int64", "names": "string"}
 
 
@@ -96,14 +96,15 @@ class Indexing:
         collection: what is added.
         source: words that tell this collection from others: where it is, which part of it.
         pictures: keep a small picture of each item.
+        device: to encode on what is looked for after an interrupt.
     """
 
     def __init__(
         self, table: HashTable | RemoteEngine, encoder: Encoder, collection: Collection,
-        source: Sequence[str], pictures: bool,
+        source: Sequence[str], pictures: bool, device: str = "auto",
     ) -> None:  # fmt: skip
         self.table, self.encoder, self.collection = table, encoder, collection
-        self.pictures = pictures
+        self.pictures, self.device = pictures, device
         self.names = table.id_kind == "string"
         # A folder has one writer. Others may add to an engine at any moment, and would be replaced
         # by numbers that were chosen here: the engine counts.
@@ -112,6 +113,7 @@ class Indexing:
         # One for each collection: others may be indexed between two attempts at this one.
         self.journal = f"{notes.JOURNAL}{_digest(collection, source)}"
         self.done, self.first, self.finished = 0, table.next_id, False
+        self.batch, self.ids = USUAL_BATCH, Ranges()
         self._go_on(self.notes.read(self.journal))
 
     def begin_anew(self) -> None:
@@ -120,13 +122,14 @@ class Indexing:
 
     def run(self, batch: int, device: str, reply: Reply) -> int:
         """Add what is left; how many items that was."""
-        start, total = self.done, len(self.collection)
+        start, total, self.batch = self.done, len(self.collection), batch
         if start:
             reply.say(f"going on after {start:,} of {count(total, 'item')}")
         self._note()
         parts = self._parts(start, batch, device)
         for part in shown(parts, "index", total - start, not reply.quiet):
             self.done += len(part)
+            self._keep(part)
             self._note()
         # Kept: the same rows, added again, would be in the table twice, under other numbers.
         self.finished = True
@@ -134,38 +137,50 @@ class Indexing:
         return total - start
 
     def _go_on(self, record: Any) -> None:
-        """Take up the journal; what was stored after its last line is found by its name."""
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # none, or damaged: begin anew
+        """Take up the journal, and find what was stored after its last line."""
+        try:
             done, first = int(record["done"]), int(record["first"])
-            if not 0 <= done <= len(self.collection):
-                return
-            self.done, self.first, self.finished = done, first, bool(record.get("finished"))
-            if self.names:  # an item that is added twice replaces itself
-                self.done = 0 if self.finished else done
-                self.finished = False
-                return
-            if self.finished:
-                return
-            for item in range(first + done, self.table.next_id):
-                if self.done < len(self.collection) and self._is_stored(item):
-                    self.done += 1
-                elif not self.shared:  # of somebody who added later
-                    break
+            finished = bool(record.get("finished"))
+            batch = int(record.get("batch", USUAL_BATCH))
+            ids = [[int(low), int(high)] for low, high in record.get("ids", [])]
+        except (ValueError, KeyError, TypeError, AttributeError):  # none, or damaged: begin anew
+            return
+        if not 0 <= done <= len(self.collection) or batch < 1:
+            return
+        self.done, self.first, self.finished = done, first, finished
+        self.batch, self.ids = batch, ids
+        if self.names:  # an item that is added twice replaces itself
+            self.done = 0 if self.finished else done
+            self.finished = False
+        elif not self.finished:
+            doubt = Doubt(self.table, self.encoder, self.collection, batch, self.device)
+            found = doubt.stored(done, first + done, self._of_others())
+            self.done += len(found)
+            self._keep(np.array(found, np.int64))
             # Somebody else may have added meanwhile.
             self.first = max(first, self.table.next_id - self.done)
 
-    def _is_stored(self, item: int) -> bool:
-        """Whether an item of the table is the next one of the collection."""
-        try:
-            payload = self.table[item].payload
-        except KeyError:
-            return False
-        return (payload or {}).get(NAME) == self.collection.names[self.done]
+    def _of_others(self) -> Iterator[Any]:
+        """The ids that other collections' journals know as theirs, as ranges."""
+        for name, record in self.notes.journals().items():
+            known = record.get("ids") if isinstance(record, dict) else None
+            for one in known if isinstance(known, list) else []:
+                whole = isinstance(one, list) and all(isinstance(end, int) for end in one)
+                if name != self.journal and whole and len(one) == 2:
+                    yield one
+
+    def _keep(self, ids: Any) -> None:
+        """Note which items are this collection's, for those whose journals are in doubt."""
+        if not self.names:
+            self.ids = joined(self.ids, ids)
 
     def _note(self) -> None:
         if self.shared:  # numbers from here on may be of the next batch
             self.first = self.table.next_id - self.done
-        record = {"done": self.done, "first": self.first, "finished": self.finished}
+        record = {
+            "done": self.done, "first": self.first, "finished": self.finished,
+            "batch": self.batch, "ids": self.ids,
+        }  # fmt: skip
         self.notes.write(self.journal, record)
 
     def _parts(self, start: int, batch: int, device: str) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 SCHEMES = {
     "postgresql": "postgres",
@@ -13,7 +14,12 @@ SCHEMES = {
     "qdrant+local": "qdrant",
 }
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)  # one letter is a drive
-SECRETS = re.compile(r"((?:password|api_key|sslpassword)=)[^&]*", re.IGNORECASE)
+START = re.compile(r"[a-z][a-z0-9+.-]+:/{1,2}", re.IGNORECASE)
+OPTION = re.compile(r"([^?&=]+)=([^&]*)")
+SECRET = (
+    "password", "api_key", "api-key", "apikey", "oauth_client_secret", "scram_client_key",
+    "scram_server_key",
+)  # fmt: skip
 
 
 def scheme_of(text: str | Path) -> str | None:
@@ -28,10 +34,25 @@ def is_address(text: str | Path) -> bool:
 
 
 def hidden(text: str) -> str:
-    """An address that may be shown: without password or key."""
-    scheme, mark, rest = text.partition("://" if "://" in text else ":/")
+    """An address that may be shown: without password or key.
+
+    Where it is not clear what is a password, such as one with ``@`` or ``/``, more is left out
+    rather than less.
+    """
+    # Options first: a password among them may have an @, too.
+    text = OPTION.sub(_without_secret, text)
+    found = START.match(text)
+    start = found[0] if found else ""
+    rest = text[len(start) :]
     user, at, place = rest.rpartition("@")
-    if at:
-        name = user.partition(":")[0]
-        rest = f"{name}@{place}"
-    return SECRETS.sub(r"\1…", f"{scheme}{mark}{rest}")
+    scheme = start.lower()
+    if not at or (scheme.startswith("qdrant+local") and rest.startswith("/")):  # a folder
+        return text
+    if scheme.startswith("qdrant"):  # it knows no users: what is there is the key
+        return f"{start}{place}"
+    return f"{start}{user.partition(':')[0]}@{place}"
+
+
+def _without_secret(option: re.Match[str]) -> str:
+    secret = unquote(option[1]).lower().endswith(SECRET)
+    return f"{option[1]}=…" if secret else option[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowhash.table.manifest import Settings
 from flowhash.table.plan import add_bucket_sizes, add_fresh
@@ -70,12 +71,47 @@ def table_stats(settings: Settings, state: State) -> Stats:
         fault = add_bucket_sizes(part.segment.arrays, part.alive, loads)
         if fault != -1:
             part.segment.fail(fault)
-    share = expected_share(settings.buckets, settings.active)
+    deleted = sum(part.segment.rows - part.live for part in state.parts)
     size = sum(part.segment.bytes() + part.alive.nbytes for part in state.parts)
+    found = _others_found(settings, state, loads)
+    return stats_of(
+        settings, state.live, loads, found, size, deleted=deleted, segments=len(state.parts)
+    )
+
+
+def stats_of(
+    settings: Settings,
+    items: int,
+    loads: NDArray[np.int64],
+    found: float,
+    size: int,
+    *,
+    deleted: int = 0,
+    segments: int = 1,
+    number_bytes: int | None = None,
+) -> Stats:
+    """Figures of a table, wherever it is kept.
+
+    Args:
+        settings: of the table.
+        items: how many there are.
+        loads: how many items each bucket holds [d].
+        found: the mean number of others that an item finds in its own buckets.
+        size: bytes of everything.
+        deleted: rows that are deleted and still take space.
+        segments: how many there are.
+        number_bytes: of one number of an embedding, where the dtype does not say so.
+    """
+    share = expected_share(settings.buckets, settings.active)
+    if number_bytes is None:
+        number_bytes = 2 if settings.dtype == "float16" else 4
+    suf = float("nan")
+    if items > 1:
+        suf = (items - 1) / found if found else float("inf")
     return Stats(
-        items=state.live,
-        deleted=sum(part.segment.rows - part.live for part in state.parts),
-        segments=len(state.parts),
+        items=items,
+        deleted=deleted,
+        segments=segments,
         buckets=settings.buckets,
         active=settings.active,
         dim=settings.dim,
@@ -83,37 +119,34 @@ def table_stats(settings: Settings, state: State) -> Stats:
         load_p99=float(np.percentile(loads, 99)),
         load_max=int(loads.max()),
         empty=int((loads == 0).sum()),
-        suf=_measured_suf(settings, state, loads),
+        suf=suf,
         expected_suf=1.0 / share,
-        expected_variance=max(0, state.live - 1) * share * (1.0 - share),
+        expected_variance=max(0, items - 1) * share * (1.0 - share),
         bytes=size,
-        bytes_per_item=size / state.live if state.live else 0.0,
-        bytes_per_embedding=settings.dim * (2 if settings.dtype == "float16" else 4),
+        bytes_per_item=size / items if items else 0.0,
+        bytes_per_embedding=settings.dim * number_bytes,
     )
 
 
-def _measured_suf(settings: Settings, state: State, loads: np.ndarray) -> float:
-    """Items / mean number of others that an item finds in its own buckets."""
-    others = state.live - 1
-    if others < 1:
-        return float("nan")
+def _others_found(settings: Settings, state: State, loads: NDArray[np.int64]) -> float:
+    """The mean number of others that an item finds in its own buckets."""
+    if state.live < 2:
+        return 0.0
     if settings.active == 1:
-        found = float((loads * (loads - 1)).sum()) / state.live
-    else:
-        codes = []
-        for part in state.parts:
-            rows = part.live_rows()
-            step = max(1, state.live // SAMPLE)
-            codes.append(part.segment.codes_at(rows[::step]))
-        order = np.concatenate(codes)
-        reached = np.zeros(len(order), np.int64)
-        first = np.zeros(len(order), np.int32)
-        last = np.full(len(order), settings.active, np.int32)
-        for part in state.parts:
-            fault = add_fresh(
-                part.segment.arrays, part.alive, order, np.arange(len(order)), first, last, reached
-            )
-            if fault != -1:
-                part.segment.fail(fault)
-        found = float((reached - 1).mean())
-    return others / found if found else float("inf")
+        return float((loads * (loads - 1)).sum()) / state.live
+    codes = []
+    for part in state.parts:
+        rows = part.live_rows()
+        step = max(1, state.live // SAMPLE)
+        codes.append(part.segment.codes_at(rows[::step]))
+    order = np.concatenate(codes)
+    reached = np.zeros(len(order), np.int64)
+    first = np.zeros(len(order), np.int32)
+    last = np.full(len(order), settings.active, np.int32)
+    for part in state.parts:
+        fault = add_fresh(
+            part.segment.arrays, part.alive, order, np.arange(len(order)), first, last, reached
+        )
+        if fault != -1:
+            part.segment.fail(fault)
+    return float((reached - 1).mean())

@@ -17,7 +17,7 @@ from flowhash.table import Item, Stats, Stored
 from flowhash.table.browse import draw
 from flowhash.table.ids import INT64
 from flowhash.table.manifest import Settings
-from flowhash.table.stats import expected_share
+from flowhash.table.stats import stats_of
 
 ITEM = "bucket, id, others, payload, embedding"
 # Of an item's rows, the one in its first bucket stands for it.
@@ -132,30 +132,9 @@ def stats(
     connection: Connection, names: Names, facts: Facts, sizes: NDArray[np.int64], found: float
 ) -> Stats:
     """Figures of a table; ``found`` is the mean number of others that an item finds."""
-    settings = facts.settings
-    share = expected_share(settings.buckets, settings.active)
     function = "citus_total_relation_size" if facts.distributed else "pg_total_relation_size"
     row = connection.execute(
         sql.SQL("SELECT {}(%s::regclass)").format(sql.SQL(function)),
         (names.table.as_string(connection),),
     ).fetchone()
-    size = int(row[0]) if row else 0
-    items = facts.items
-    return Stats(
-        items=items,
-        deleted=0,
-        segments=1,
-        buckets=settings.buckets,
-        active=settings.active,
-        dim=settings.dim,
-        load_p50=float(np.percentile(sizes, 50)),
-        load_p99=float(np.percentile(sizes, 99)),
-        load_max=int(sizes.max()),
-        empty=int((sizes == 0).sum()),
-        suf=float("nan") if items < 2 else ((items - 1) / found if found else float("inf")),
-        expected_suf=1.0 / share,
-        expected_variance=max(0, items - 1) * share * (1.0 - share),
-        bytes=size,
-        bytes_per_item=size / items if items else 0.0,
-        bytes_per_embedding=settings.dim * (2 if settings.dtype == "float16" else 4),
-    )
+    return stats_of(facts.settings, facts.items, sizes, found, int(row[0]) if row else 0)

@@ -39,6 +39,10 @@ class Address:
     https: bool = False
     key: str | None = None
 
+    def may_hold(self) -> bool:
+        """Whether to look: opening a folder in local mode would make it."""
+        return self.folder is None or (self.folder / "meta.json").is_file()
+
 
 def read_address(text: str) -> Address:
     """Take an address apart.

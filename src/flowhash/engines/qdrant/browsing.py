@@ -25,7 +25,7 @@ from flowhash.engines.qdrant.view import POINTS, QdrantView
 from flowhash.table import Item, Stats
 from flowhash.table.browse import draw
 from flowhash.table.ids import STRING, read_ids
-from flowhash.table.stats import SAMPLE, expected_share
+from flowhash.table.stats import SAMPLE, stats_of
 
 LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
 STRETCHES = 16  # places where a sample begins to read
@@ -144,28 +144,12 @@ class QdrantBrowsing(QdrantView):
         return [point for point in found if point.id != MARKER]
 
     def _measured(self, facts: Facts) -> Stats:
-        settings, items = facts.settings, self._items
         loads = self._counter(facts).loads()
-        share = expected_share(settings.buckets, settings.active)
-        size = self._bytes()
-        return Stats(
-            items=items,
-            deleted=0,
-            segments=int(self._store.ask("get_collection").segments_count or 1),
-            buckets=settings.buckets,
-            active=settings.active,
-            dim=settings.dim,
-            load_p50=float(np.percentile(loads, 50)),
-            load_p99=float(np.percentile(loads, 99)),
-            load_max=int(loads.max()),
-            empty=int((loads == 0).sum()),
-            suf=self._suf(facts, loads),
-            expected_suf=1.0 / share,
-            expected_variance=max(0, items - 1) * share * (1.0 - share),
-            bytes=size,
-            bytes_per_item=size / items if items else 0.0,
-            bytes_per_embedding=4 * settings.dim,
-        )
+        segments = int(self._store.ask("get_collection").segments_count or 1)
+        return stats_of(
+            facts.settings, self._items, loads, self._others_found(facts, loads), self._bytes(),
+            segments=segments, number_bytes=4,
+        )  # fmt: skip
 
     def _bytes(self) -> int:
         """Of the folder in local mode; a server does not say, so there it is that of vectors."""
@@ -175,26 +159,24 @@ class QdrantBrowsing(QdrantView):
             return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
         return 4 * self.dim * self._items * (2 if self.metric == "cosine" else 1)
 
-    def _suf(self, facts: Facts, loads: NDArray[np.int64]) -> float:
-        """Items / mean number of others that an item finds in its own buckets."""
-        settings, others = facts.settings, self._items - 1
-        if others < 1:
-            return float("nan")
+    def _others_found(self, facts: Facts, loads: NDArray[np.int64]) -> float:
+        """The mean number of others that an item finds in its own buckets."""
+        settings = facts.settings
+        if self._items < 2:
+            return 0.0
         if settings.active == 1:
-            found = float((loads * (loads - 1)).sum()) / self._items
-        elif self._items <= SAMPLE:  # few enough to read all codes
+            return float((loads * (loads - 1)).sum()) / self._items
+        if self._items <= SAMPLE:  # few enough to read all codes
             options: dict[str, Any] = {"with_payload": [CODE, NAME], "with_vectors": False}
             pages = self._pages(POINTS, **options)
             codes = np.array([code_of(settings, point) for page in pages for point in page])
             member = np.zeros((len(codes), settings.buckets), bool)
             np.put_along_axis(member, codes, True, axis=1)
-            found = float(np.mean([member[:, code].any(axis=1).sum() - 1 for code in codes]))
-        else:
-            drawn = self._drawn(facts, ALL, self._items, COUNTED, 0, [CODE])
-            unions = [frozenset(code_of(settings, point)) for point in drawn]
-            counts = self._counter(facts).unions(unions)
-            found = float(np.mean([counts[union] - 1 for union in unions]))
-        return others / found if found else float("inf")
+            return float(np.mean([member[:, code].any(axis=1).sum() - 1 for code in codes]))
+        drawn = self._drawn(facts, ALL, self._items, COUNTED, 0, [CODE])
+        unions = [frozenset(code_of(settings, point)) for point in drawn]
+        counts = self._counter(facts).unions(unions)
+        return float(np.mean([counts[union] - 1 for union in unions]))
 
 
 def _inside(bucket: int) -> Chosen:

@@ -10,14 +10,16 @@ from typing import Any
 
 from flowhash.engines.qdrant import writing
 from flowhash.engines.qdrant.browsing import QdrantBrowsing
-from flowhash.engines.qdrant.connecting import Store
+from flowhash.engines.qdrant.connecting import PATIENCE, Store
 from flowhash.engines.qdrant.marker import Facts, set_facts
 from flowhash.engines.qdrant.points import NAME, PointId, item_id, point_id
 from flowhash.errors import LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.ids import INT64
 
-LEASE = 60  # seconds after which a writer that says nothing is taken for dead
+# Seconds after which a writer that says nothing is taken for dead. It speaks between requests, so
+# that one which waits for a slow server must not be.
+LEASE = 2 * PATIENCE
 
 
 class QdrantChanging(QdrantBrowsing):
@@ -36,20 +38,25 @@ class QdrantChanging(QdrantBrowsing):
             self._refuse_others(facts)
             if facts.pending is not None:
                 low, high = facts.pending
-                with self._change():
+                with self._change(facts):
                     writing.take(self._store, list(range(low, high)))
-                facts = self._facts
+                facts = self._now()
             yield facts
 
     @contextlib.contextmanager
-    def _change(self, **facts: Any) -> Iterator[None]:
-        """Between the two, readers keep nothing that they count."""
-        begun = {name: value for name, value in facts.items() if name != "next_id"}
+    def _change(self, facts: Facts, **changed: Any) -> Iterator[None]:
+        """Between the two, readers keep nothing that they count.
+
+        Args:
+            facts: of :meth:`_changing`; those of the table are overwritten by threads that search.
+            **changed: what the change makes of them.
+        """
+        begun = {name: value for name, value in changed.items() if name != "next_id"}
         set_facts(self._store, writing=self._claim(), **begun)
         yield
-        last = {"change": self._facts.change + 1, "writing": "", "pending": None}
-        if "next_id" in facts:
-            last["next_id"] = facts["next_id"]
+        last: dict[str, Any] = {"change": facts.change + 1, "writing": "", "pending": None}
+        if "next_id" in changed:
+            last["next_id"] = changed["next_id"]
         set_facts(self._store, **last)
         self._now()
 
@@ -57,7 +64,7 @@ class QdrantChanging(QdrantBrowsing):
         return f"{self._token} {time.time():.0f}"
 
     def _refuse_others(self, facts: Facts) -> None:
-        """Refuse to write while somebody else does, who has said so within the last minute.
+        """Refuse to write while somebody else does, who has said so within ``LEASE`` seconds.
 
         Qdrant has no locks: who begins within the same blink is not seen.
         """

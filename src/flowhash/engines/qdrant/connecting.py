@@ -7,7 +7,7 @@ import json
 import socket
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -100,6 +100,16 @@ class Store:
             self._folder.leave()
         else:
             self.client.close()
+
+
+@contextlib.contextmanager
+def kept_open(store: Store) -> Iterator[Store]:
+    """A connection that is closed if what follows fails."""
+    try:
+        yield store
+    except BaseException:
+        store.close()
+        raise
 
 
 def _connected(address: Address) -> QdrantClient:

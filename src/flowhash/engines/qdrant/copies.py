@@ -7,6 +7,7 @@ whose writing was interrupted is written again: the same points, with the same i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,13 @@ import numpy as np
 from flowhash.engines.qdrant.address import read_address
 from flowhash.engines.qdrant.connecting import Store
 from flowhash.engines.qdrant.engine import QdrantTable, refuse_distribute
-from flowhash.engines.qdrant.marker import Facts, known_facts, make_collection, set_facts
+from flowhash.engines.qdrant.marker import (
+    Facts,
+    first_change,
+    known_facts,
+    make_collection,
+    set_facts,
+)
 from flowhash.engines.qdrant.points import (
     DIRECTION,
     EMBEDDING,
@@ -115,7 +122,10 @@ class QdrantLoading:
             yield range(len(stored))
 
     def checks(self) -> Iterator[Sequence[Any] | range]:
-        """Read everything back and compare it with the table, to the bit.
+        """Read everything back and compare it with the table.
+
+        All is compared to the bit but fractions among the fields for filters, whose last bit a
+        server may lose.
 
         Raises:
             StorageError: something is missing, too much, or not as it was sent.
@@ -144,7 +154,7 @@ class QdrantLoading:
             & (_bits(arrived.embeddings) == _bits(stored.embeddings)).all(axis=1)
         )
         pairs = zip(ordered, stored.payloads, strict=True)
-        same &= np.array([_fields(point) == packed(payload) for point, payload in pairs])
+        same &= np.array([_arrived(point, payload) for point, payload in pairs])
         if DIRECTION in names:
             sent = directions(stored.embeddings)
             scaled = np.array([point.vector[DIRECTION] for point in ordered], np.float32)
@@ -167,8 +177,8 @@ class QdrantLoading:
             if self._settings.ids == INT64:
                 lowest = min(lowest, int(stored.ids.min()))
         set_facts(
-            self._store, next_id=self._table.next_id, lowest=lowest, largest=largest, change=1,
-            loading=None, notes=json.dumps(dict(notes)),
+            self._store, next_id=self._table.next_id, lowest=lowest, largest=largest,
+            change=first_change(), loading=None, notes=json.dumps(dict(notes)),
         )  # fmt: skip
 
     def close(self) -> None:
@@ -176,10 +186,22 @@ class QdrantLoading:
         self._store.close()
 
 
-def _fields(point: Any) -> dict[str, Any]:
-    """The user's payload as a point has it."""
-    fields = point.payload or {}
-    return {name: fields[name] for name in (PAYLOAD, TEXT) if name in fields}
+def _arrived(point: Any, payload: dict[str, Any] | None) -> bool:
+    """Whether a point has the user's payload: its text exactly, the fields for filters nearly."""
+    fields, sent = point.payload or {}, packed(payload)
+    if fields.get(TEXT) != sent.get(TEXT) or (PAYLOAD in fields) != (PAYLOAD in sent):
+        return False
+    found, expected = fields.get(PAYLOAD) or {}, sent.get(PAYLOAD) or {}
+    return found.keys() == expected.keys() and all(
+        _alike(found[name], expected[name]) for name in expected
+    )
+
+
+def _alike(found: Any, sent: Any) -> bool:
+    """Whether two single values are one; of a fraction a server may lose the last bit."""
+    if isinstance(found, float) and isinstance(sent, float):
+        return math.isclose(found, sent, rel_tol=1e-15)
+    return bool(found == sent)
 
 
 def _bits(vectors: Any) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.engines import given
 from flowhash.engines.qdrant import writing
-from flowhash.engines.qdrant.address import Address, read_address
+from flowhash.engines.qdrant.address import read_address
 from flowhash.engines.qdrant.changing import QdrantChanging
-from flowhash.engines.qdrant.connecting import Store
+from flowhash.engines.qdrant.connecting import Store, kept_open
 from flowhash.engines.qdrant.filters import read_where
 from flowhash.engines.qdrant.marker import Facts, known_facts, make_collection, set_facts
 from flowhash.engines.qdrant.searching import Searching
@@ -68,7 +68,7 @@ class QdrantTable(QdrantChanging):
         )
         settings.check()
         refuse_distribute(distribute)
-        with _kept_open(Store(read_address(place))) as store:
+        with kept_open(Store(read_address(place))) as store:
             facts = Facts(settings)
             make_collection(store, facts)
             return cls._of(store, facts, True)
@@ -91,12 +91,12 @@ class QdrantTable(QdrantChanging):
                 f'mode is {mode!r}; expected "r" to search or "r+" to change the table'
             )
         address = read_address(place)
-        if not _may_hold(address):
+        if not address.may_hold():
             raise StorageError(
                 f"{address.shown}: there is no such collection; flowhash index --to and flowhash "
                 "copy make them"
             )
-        with _kept_open(Store(address)) as store:
+        with kept_open(Store(address)) as store:
             facts = known_facts(store)
             check_encoder(facts.settings.encoder, encoder, address.shown)
             return cls._of(store, facts, mode == "r+")
@@ -105,7 +105,7 @@ class QdrantTable(QdrantChanging):
     def exists(cls, place: str) -> bool:
         """Whether there is a collection of that name, whoever made it."""
         address = read_address(place)
-        if not _may_hold(address):
+        if not address.may_hold():
             return False
         with contextlib.closing(Store(address)) as store:
             return store.is_there()
@@ -164,7 +164,7 @@ class QdrantTable(QdrantChanging):
             known = items.counted_from(facts.next_id)
             if len(known):
                 self._refuse_strangers(items.table)
-                with self._change(**writing.begun(facts, items, known)):
+                with self._change(facts, **writing.begun(facts, items, known)):
                     for _ in writing.put(
                         self._store, settings, items, facts.next_id, self._at_once()
                     ):
@@ -176,11 +176,11 @@ class QdrantTable(QdrantChanging):
         self._check_writable()
         wanted = read_ids(ids, self._facts.settings.ids)
         names = list(dict.fromkeys(wanted.value(place) for place in range(len(wanted))))
-        with self._changing():
+        with self._changing() as facts:
             fields = writing.name_fields(self._facts.settings)
             found = self._points(names, fields, vectors=False)
             if found:
-                with self._change():
+                with self._change(facts):
                     writing.take(self._store, [point.id for point in found])
         return len(found)
 
@@ -244,18 +244,3 @@ def refuse_distribute(distribute: bool) -> None:
     """Refuse what only Citus does."""
     if distribute:
         raise InputError("--distribute is for PostgreSQL with Citus; Qdrant shards by itself")
-
-
-def _may_hold(address: Address) -> bool:
-    """Whether to look: opening a folder in local mode would make it."""
-    return address.folder is None or (address.folder / "meta.json").is_file()
-
-
-@contextlib.contextmanager
-def _kept_open(store: Store) -> Iterator[Store]:
-    """A connection that is closed if what follows fails."""
-    try:
-        yield store
-    except BaseException:
-        store.close()
-        raise

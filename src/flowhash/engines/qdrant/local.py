@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import sqlite3
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
@@ -26,7 +27,9 @@ class LocalFolder:
         self.folder = folder
         self.users = 0
         self.lock = threading.RLock()
-        self.client = QdrantClient(path=str(folder), force_disable_check_same_thread=True)
+        with warnings.catch_warnings():  # that local mode is slow for many points: the docs say so
+            warnings.simplefilter("ignore")
+            self.client = QdrantClient(path=str(folder), force_disable_check_same_thread=True)
 
     @classmethod
     def take(cls, folder: Path) -> LocalFolder:

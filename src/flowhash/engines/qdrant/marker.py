@@ -8,6 +8,7 @@ snapshot and behind an alias of the collection, and servers of every version hav
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ class Facts:
         next_id: of the next item without an id.
         lowest: no id is lower.
         largest: no embedding is longer.
-        change: counts the changes.
+        change: counts the changes, from the microsecond on in which the collection was made.
         writing: who has begun a change and not ended it, and when; nothing that is counted now may
             be kept. Empty if nobody.
         pending: ids that an unfinished change counts; items there that nobody was told of.
@@ -113,7 +114,8 @@ def known_facts(store: Store, *, unfinished: bool = False) -> Facts:
     facts = read_marker(store)
     if facts is None:
         raise StorageError(
-            f"{place} was not made by FlowHash, and is left alone; choose another collection"
+            f"{place} was not made by FlowHash, and is left alone; choose another collection. If "
+            "it is the rest of a copy that was stopped as it began, delete it by hand"
         )
     if facts.loading is not None and not unfinished:
         raise StorageError(
@@ -126,6 +128,15 @@ def known_facts(store: Store, *, unfinished: bool = False) -> Facts:
 def set_facts(store: Store, **facts: Any) -> None:
     """Change some facts, durably."""
     store.ask("set_payload", payload=fields_of(**facts), points=[MARKER], wait=True)
+
+
+def first_change() -> int:
+    """Where a new collection begins to count its changes.
+
+    From the clock: who still holds counts of an earlier collection of that name must see that this
+    is not the same.
+    """
+    return time.time_ns() // 1000
 
 
 def make_collection(store: Store, facts: Facts) -> None:
@@ -159,6 +170,7 @@ def make_collection(store: Store, facts: Facts) -> None:
         type=models.IntegerIndexType.INTEGER, lookup=True, range=False
     )
     store.ask("create_payload_index", field_name=CODE, field_schema=index, wait=True)
-    fields = fields_of(**{**vars(facts), "settings": asdict(settings)})
+    made = {**vars(facts), "settings": asdict(settings), "change": first_change()}
+    fields = fields_of(**made)
     point = models.PointStruct(id=MARKER, vector={}, payload={"flowhash": VERSION, **fields})
     store.ask("upsert", points=[point], wait=True)

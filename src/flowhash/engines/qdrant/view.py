@@ -74,10 +74,10 @@ class QdrantView(Described):
             set_facts(self._store, notes=text)
 
     def refresh(self) -> bool:
-        """See what others have changed; whether that was anything."""
+        """See what others have changed, or are changing; whether that was anything."""
         before = self._facts.change, self._items
         facts = self._now()
-        return (facts.change, self._items) != before
+        return bool(facts.writing) or (facts.change, self._items) != before
 
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
         """All items, some at a time; what changes meanwhile may or may not be among them."""
