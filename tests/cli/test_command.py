@@ -179,6 +179,7 @@ def test_every_command_has_help_with_an_example() -> None:
         ["table", "stats"], ["table", "check"], ["table", "compact"],
         ["data", "info"], ["data", "check"], ["data", "download"],
         ["bench", "solver"], ["bench", "search"],
+        ["copy"], ["bulk", "encode"], ["bulk", "index"], ["bulk", "search"], ["bulk", "neighbours"],
     ]  # fmt: skip
     code = (
         "import json, sys\n"

@@ -51,7 +51,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         _check(path, "option", _dashed(name), anywhere, "no command has")
         if _dashed(name) in own:
             defaults[own[_dashed(name)]] = _at_home(value)
-    for name, value in _section(content, _words(context)).items():
+    for name, value in _section(content, words_of(context)).items():
         _check(path, "option", _dashed(name), set(own), f"{context.command_path} does not have")
         defaults[own[_dashed(name)]] = _at_home(value)
     context.default_map = {**(context.default_map or {}), **defaults}
@@ -72,7 +72,7 @@ def save_settings(context: typer.Context, path: Path, **resolved: Any) -> None:
         for user, python in sorted(_names(context.command).items())
         if given.get(python) is not None and user not in NOT_SAVED
     }
-    write_section(path, _words(context), section)
+    write_section(path, words_of(context), section)
 
 
 def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _check(path: Path, what: str, name: str, known: set[str], words: str) -> Non
     raise InputError(f"{path} has the {what} {name}, which {words}; {hint}")
 
 
-def _words(context: typer.Context) -> list[str]:
+def words_of(context: typer.Context) -> list[str]:
     """The words that name a command: ["table", "stats"]."""
     words: list[str] = []
     here: Any = context

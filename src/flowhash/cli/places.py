@@ -10,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from flowhash.cli.config import words_of
 from flowhash.errors import InputError
 
 # The only parameters that take addresses.
@@ -32,8 +33,7 @@ class PlacesCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Refuse what is misplaced, then run."""
-        words = ctx.command_path.split()[1:]
-        takes = TAKE_ADDRESSES.get(" ".join(words), set())
+        takes = TAKE_ADDRESSES.get(" ".join(words_of(ctx)), set())
         for parameter in self.params:
             for value in _texts(ctx.params.get(parameter.name)):
                 _check(value, _shown(parameter), parameter.name in takes)

@@ -123,6 +123,8 @@ class PostgresTable(PostgresView):
         server = Server(address, read_only=False)
         try:
             with server.using() as connection:
+                if not has_vector(connection):
+                    return
                 names = find_names(connection, address)
                 with writing.transaction(connection):
                     if schema.read_facts(connection, names, address, lock=True) is not None:
