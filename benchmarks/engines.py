@@ -70,7 +70,7 @@ def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=PARTS, type=lambda text: tuple(text.split(",")))
     parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--copied", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=7)
     return parser.parse_args()
