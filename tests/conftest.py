@@ -1,5 +1,5 @@
-"""Hypothesis profiles (the same examples every time, no deadline, since kernels compile), and a
-PostgreSQL that all tests share."""
+"""Hypothesis profiles (the same examples every time, no deadline, since kernels compile), bars that
+no other test has silenced, and a PostgreSQL that all tests share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from flowhash import bars
 from tests.engines.servers import Postgres, postgres_place, removed
 
 settings.register_profile(
@@ -18,6 +19,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("flowhash")
+
+
+@pytest.fixture(autouse=True)
+def loud() -> Iterator[None]:
+    """``--quiet`` holds for a whole process, which here is all tests: take it back after each."""
+    yield
+    bars._silent = False
 
 
 @pytest.fixture(scope="session")
