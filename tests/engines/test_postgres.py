@@ -556,6 +556,27 @@ def test_a_batch_of_several_groups_of_rows(make: Make) -> None:
     pair.same_contents()
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 5, 128])
+@pytest.mark.parametrize("active", [1, 3])
+def test_a_batch_of_several_parts(
+    make: Make, monkeypatch: pytest.MonkeyPatch, at_once: int, active: int
+) -> None:
+    """One part is ranked while the next is asked for; ties make lists be asked for twice."""
+    monkeypatch.setattr("flowhash.engines.postgres.searching.STATEMENTS_AT_ONCE", at_once)
+    pair = make(buckets=12, dim=1, active=active)
+    generator = np.random.default_rng(at_once)
+    # Half of the buckets stay empty: parts that ask for nothing stand between the others.
+    codes = np.argsort(generator.random((400, 6)), axis=1)[:, :active]
+    pair.add(codes, generator.integers(-2, 3, size=(400, 1)).astype(np.float32))
+    queries = generator.integers(-2, 3, size=(40, 1)).astype(np.float32)
+    order = orders(generator, 40, 12)
+    order[5:20] = np.sort(order[5:20], axis=1)[:, ::-1]  # their first buckets are empty
+    for options in ({}, {"probe": 4}, {"at_least": 300}, {"top": 1}):
+        pair.search(order, queries, **options)
+        pair.search(order[:1], queries[:1], **options)
+    pair.search(order, queries, where=list(range(0, 400, 7)))
+
+
 def test_many_threads_search_one_engine(make: Make) -> None:
     pair = filled(make(buckets=8, dim=4, active=2), 300)
     generator = np.random.default_rng(2)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from psycopg import IsolationLevel, sql
 
 from flowhash.engines.exact import (
-    SPARE,
     Candidates,
     exact_distances,
     least_possible,
@@ -19,41 +17,20 @@ from flowhash.engines.exact import (
 )
 from flowhash.engines.given import Asked
 from flowhash.engines.postgres.address import Address
-from flowhash.engines.postgres.connecting import Connection, Vector
+from flowhash.engines.postgres.connecting import Connection
 from flowhash.engines.postgres.counting import Counts, Opened, count_opened
 from flowhash.engines.postgres.filters import Filter
 from flowhash.engines.postgres.names import Names
+from flowhash.engines.postgres.parts import Listed, Part, Wish, joined, some_of
 from flowhash.engines.postgres.schema import FACTS, Facts, facts_of
 from flowhash.engines.postgres.writing import usable
 from flowhash.table import Hits
 from flowhash.table.ids import INT64
 from flowhash.table.manifest import Settings
 
-STATEMENTS_AT_ONCE = 512  # in one pipeline, so that answers do not pile up
+STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut
-QUERIES_AT_ONCE = 2048  # so that the candidates of a large batch do not fill the memory
-
-
-@dataclass(frozen=True)
-class Listed:
-    """The nearest rows of one bucket for one query, as the server ranks them.
-
-    Attributes:
-        query: its number.
-        bucket: the bucket.
-        limit: rows asked for; None for all.
-        rows: id, embedding as bytes, distance, and, where asked for, payload.
-    """
-
-    query: int
-    bucket: int
-    limit: int | None
-    rows: list[tuple[Any, ...]]
-
-    @property
-    def cut(self) -> bool:
-        """Whether the bucket may hold more."""
-        return self.limit is not None and len(self.rows) == self.limit
+QUERIES_AT_ONCE = 2048  # whose buckets are counted together
 
 
 def snapshot(connection: Connection) -> Any:
@@ -81,9 +58,7 @@ def search(
         known = {} if chosen or facts.distributed else counts.of(facts.changes)
         for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
             part = slice(start, start + QUERIES_AT_ONCE)
-            some = Asked(
-                asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least
-            )
+            some = some_of(asked, part)
             opened = count_opened(connection, names, settings.active, some, chosen, known)
             if not chosen and not facts.distributed:
                 # All buckets are read alike. Left to itself the server plans each query anew or
@@ -91,7 +66,7 @@ def search(
                 connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             asking = _Asking(connection, names, settings, facts.largest, chosen, payloads)
             pieces.append(asking.answer(some, opened))
-    return _joined(pieces), facts
+    return joined(pieces), facts
 
 
 def _facts_now(connection: Connection, names: Names) -> Facts | None:
@@ -101,21 +76,6 @@ def _facts_now(connection: Connection, names: Names) -> Facts | None:
         prepare=True,
     ).fetchone()
     return None if row is None else facts_of(row)
-
-
-def _joined(pieces: Sequence[Hits]) -> Hits:
-    if len(pieces) == 1:
-        return pieces[0]
-    texts = None
-    if pieces[0].payloads is not None:
-        texts = [line for piece in pieces for line in piece.payloads or ()]
-    return Hits(
-        np.concatenate([piece.ids for piece in pieces]),
-        np.concatenate([piece.distances for piece in pieces]),
-        np.concatenate([piece.counts for piece in pieces]),
-        np.concatenate([piece.scanned for piece in pieces]),
-        texts,
-    )
 
 
 class _Asking:
@@ -139,46 +99,60 @@ class _Asking:
         ).as_bytes(connection)  # fmt: skip
 
     def answer(self, asked: Asked, opened: Opened) -> Hits:
-        """The exact answer: lists are asked for anew, longer, until nothing can be behind them."""
-        vectors = [Vector(query) for query in asked.queries]
-        lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
-        wanted: list[tuple[int, int, int | None]] = [
-            (query, bucket, asked.top + SPARE)
-            for query, line in enumerate(opened.useful)
-            for bucket in line
-        ]
-        found: dict[tuple[int, int], Listed] = {}
-        while True:
-            for one in self._lists(vectors, wanted):
-                found[one.query, one.bucket] = one
-            lists = list(found.values())
-            candidates = self._candidates(lists)
-            distances = exact_distances(self._settings.metric, asked.queries, candidates)
-            hits, worst = ranked(
-                candidates, distances, self._settings.ids, len(asked.queries), asked.top,
-                opened.found,
-            )  # fmt: skip
-            wanted = self._unproven(lists, worst, lengths)
-            if not wanted:
-                return hits
+        """The exact answer. While the server works on some queries, the ones before are ranked."""
+        width = max(1, max(map(len, opened.useful), default=1))
+        step = max(1, STATEMENTS_AT_ONCE // width)
+        done: list[Hits] = []
+        earlier: Part | None = None
+        for start in range(0, max(1, len(asked.queries)), step):
+            some = slice(start, start + step)
+            part = Part(some_of(asked, some), opened.useful[some], opened.found[some])
+            self._ask(part, earlier)
+            if earlier is not None:
+                done.append(self._proven(earlier))
+            earlier = part
+        assert earlier is not None
+        self._rank(earlier)
+        return joined([*done, self._proven(earlier)])
 
-    def _lists(
-        self, vectors: Sequence[Vector], wanted: Sequence[tuple[int, int, int | None]]
-    ) -> list[Listed]:
-        found = []
-        for start in range(0, len(wanted), STATEMENTS_AT_ONCE):
-            some = wanted[start : start + STATEMENTS_AT_ONCE]
-            given = [
-                (vectors[query], bucket, *self._chosen.parameters, limit)
-                for query, bucket, limit in some
-            ]
-            # One cursor for all: the driver prepares the statement once and pipelines the rest.
-            with self._connection.cursor(binary=True) as cursor:
-                cursor.executemany(self._command, given, returning=True)
-                for query, bucket, limit in some:
-                    found.append(Listed(query, bucket, limit, cursor.fetchall()))
-                    cursor.nextset()
-        return found
+    def _ask(self, part: Part, earlier: Part | None = None) -> None:
+        """Have the server answer what ``part`` wants, and rank ``earlier`` while it does."""
+
+        def given() -> Iterator[tuple[Any, ...]]:
+            for turn, (query, bucket, limit) in enumerate(part.wanted, 1):
+                if turn == len(part.wanted) and earlier is not None:
+                    self._rank(earlier)  # the server has all but the last statement to work on
+                yield part.vectors[query], bucket, *self._chosen.parameters, limit
+
+        # One cursor for all: the driver prepares the statement once and pipelines the rest.
+        part.lists = self._connection.cursor(binary=True)
+        if part.wanted:
+            part.lists.executemany(self._command, given(), returning=True)
+        elif earlier is not None:
+            self._rank(earlier)
+
+    def _rank(self, part: Part) -> None:
+        """Read the lists that have come, rank all that a part has, and find what it wants yet."""
+        assert part.lists is not None
+        for query, bucket, limit in part.wanted:
+            part.found[query, bucket] = Listed(query, bucket, limit, part.lists.fetchall())
+            part.lists.nextset()
+        part.lists.close()
+        asked, found = part.asked, list(part.found.values())
+        candidates = self._candidates(found)
+        distances = exact_distances(self._settings.metric, asked.queries, candidates)
+        part.hits, worst = ranked(
+            candidates, distances, self._settings.ids, len(asked.queries), asked.top, part.scanned
+        )
+        part.wanted = self._unproven(found, worst, part.lengths)
+
+    def _proven(self, part: Part) -> Hits:
+        """Lists are asked for anew, longer, until nothing can be behind them."""
+        while part.wanted:
+            self._ask(part)
+            self._rank(part)
+        assert part.hits is not None
+        return part.hits
 
     def _candidates(self, lists: Sequence[Listed]) -> Candidates:
         settings = self._settings
@@ -194,7 +168,7 @@ class _Asking:
 
     def _unproven(
         self, lists: Sequence[Listed], worst: NDArray[np.float64], lengths: NDArray[np.float64]
-    ) -> list[tuple[int, int, int | None]]:
+    ) -> list[Wish]:
         """The lists behind whose end a hit may be, with the length to ask for next."""
         cut = [one for one in lists if one.cut]
         if not cut:
