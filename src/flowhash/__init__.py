@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flowhash.encoder import Encoded, Encoder
     from flowhash.errors import (
         DamagedFileError,
+        ForbiddenError,
         InputError,
         LockedTableError,
         MissingExtraError,
@@ -42,6 +43,7 @@ __all__ = [
     "Encoded",
     "Encoder",
     "FlowHasher",
+    "ForbiddenError",
     "HashTable",
     "Hits",
     "InputError",

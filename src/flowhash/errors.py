@@ -29,3 +29,7 @@ class DamagedFileError(StorageError):
 
 class LockedTableError(StorageError):
     """Another process, or another object of this one, is writing to the table."""
+
+
+class ForbiddenError(StorageError):
+    """The server that keeps a table does not let this user do that to it."""

@@ -18,6 +18,8 @@ import numpy as np
 from qdrant_client import QdrantClient, models
 from qdrant_client.http.models import models as requests
 
+CHANGES = ("/points/payload", "/points/delete")
+
 
 class StandIn:
     """The server: what it was asked, and how it misbehaves.
@@ -26,6 +28,7 @@ class StandIn:
         client: what it keeps, to look into.
         asked: method, path and body of every request.
         key: that it wants, or None.
+        read_only: whether whoever comes may only read.
         failures: how many writes to let through before one fails; None is all.
     """
 
@@ -33,6 +36,7 @@ class StandIn:
         self.client = QdrantClient(":memory:", force_disable_check_same_thread=True)
         self.asked: list[tuple[str, str, Any]] = []
         self.key: str | None = None
+        self.read_only = False
         self.failures: int | None = None
         self.port = 0
         self.lock = threading.Lock()
@@ -51,6 +55,8 @@ class StandIn:
             self.asked.append((method, path, body))
             if self.key is not None and key != self.key:
                 return 401, {"status": {"error": f"Invalid API key {key or ''}"}}
+            if self.read_only and (method in ("PUT", "DELETE") or path.endswith(CHANGES)):
+                return 403, {"status": {"error": "Forbidden: Global manage access is required"}}
             if method == "PUT" and path.endswith("/points") and self.failures is not None:
                 self.failures -= 1
                 if self.failures < 0:

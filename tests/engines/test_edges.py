@@ -41,6 +41,8 @@ def test_a_copy_that_was_begun_anew_is_not_opened_by_the_first(postgres_address:
     with pytest.raises(StorageError, match="somebody else"):
         first.finish({})
     run_to_the_end(second)
+    with pytest.raises(StorageError, match="somebody else"):
+        first.finish({})  # as far as the second, whose table it is
     second.finish({})
     first.close()
     second.close()

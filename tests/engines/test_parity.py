@@ -455,8 +455,32 @@ def test_refused_searches_say_the_same(make: Make) -> None:
         assert raised[0] is expected[0], name
         if pair.remote and name.startswith("where"):  # conditions on payloads are one way more
             assert "where" in raised[1], name
+            assert "payloads are not searched" not in raised[1], name
         elif name != "where object":  # which shows an address in memory
             assert raised == expected, name
+
+
+def test_a_where_that_is_none_of_the_kinds_is_told_all_of_them(make: Make) -> None:
+    pair = prepared(make)
+    for wrong in ("text", 1.5, ["a"], object()):
+        said = refusal(pair.engine.search, [[0, 1]], [[0, 0]], where=wrong)[1]
+        assert "set of ids" in said
+        assert "mask" in said
+        assert ("a dict of payload fields" in said) == pair.remote
+        assert ("payloads are not searched" in said) != pair.remote
+
+
+def test_a_bucket_out_of_range_is_shown_as_it_came(make: Make) -> None:
+    pair = prepared(make)
+    for kind in (None, np.int16, np.int32, np.int64, np.uint64):
+        for wrong, shown in ((99, "99"), (-7, "-7"), (5, "5"), (10**12, "2147483647 or more"),
+                             (-(10**12), "-2147483648 or less")):  # fmt: skip
+            if kind is not None and not np.iinfo(kind).min <= wrong <= np.iinfo(kind).max:
+                continue
+            order = [[0, wrong]] if kind is None else np.array([[0, wrong]], kind)
+            said = refusal(pair.engine.search, order, [[0, 0]])[1]
+            assert f"opens [0, {shown}]" in said
+            assert "from 0 to 4" in said
 
 
 def test_refused_by_metric_dtype_and_kind_of_ids(make: Make) -> None:

@@ -15,7 +15,7 @@ import pytest
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.opening import room_of
 from flowhash.engines.postgres.searching import snapshot
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import ForbiddenError, InputError, StorageError
 from flowhash.table import HashTable
 from tests.engines.pairs import Make, Pair, bits, engine_contents, make_pairs
 from tests.engines.servers import PASSWORD, Postgres, Server, removed, sql, table_of
@@ -260,8 +260,9 @@ def test_without_the_extension_and_without_the_right_to_it(database: Postgres) -
         with pytest.raises(StorageError, match="CREATE EXTENSION vector") as raised:
             create_engine(address, buckets=1, dim=1)
         assert "\n" not in str(raised.value)
-        with pytest.raises(StorageError, match="vector"):
+        with pytest.raises(StorageError, match="CREATE EXTENSION vector") as raised:
             open_engine(address)
+        assert "install" not in str(raised.value)  # it is on the server
         assert relations(database) == set()
     finally:
         database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -275,6 +276,9 @@ def test_without_pgvector_on_the_server(database: Postgres, tmp_path: Any) -> No
         create_engine(database.address("one"), buckets=1, dim=1)
     assert "\n" not in str(raised.value)
     assert "install" in str(raised.value)
+    with pytest.raises(StorageError, match="install pgvector") as raised:
+        open_engine(database.address("one"))
+    assert "\n" not in str(raised.value)
     assert relations(database) == set()
 
 
@@ -300,13 +304,38 @@ def test_somebody_who_may_only_read(database: Postgres) -> None:
             assert reader.search([[0, 1]], [[0]], 2, probe=2).ids.tolist() == [[0, 1]]
             assert len(list(reader.batches())) == 1
         with open_engine(theirs, "r+") as writer:
-            with pytest.raises(StorageError, match="permission denied") as raised:
+            assert not writer.writable
+            with pytest.raises(ForbiddenError, match="permission denied") as raised:
                 writer.add([[0]], [[5]])
             assert "\n" not in str(raised.value)
+            for right in ("INSERT", "DELETE", "UPDATE"):  # each of them is needed
+                database.sql(f"GRANT ALL ON one, flowhash_tables TO {role}")
+                database.sql(f"REVOKE {right} ON one, flowhash_tables FROM {role}")
+                writer.refresh()
+                assert not writer.writable
+            database.sql(f"GRANT ALL ON one, flowhash_tables TO {role}")
+            writer.refresh()
+            assert writer.writable
+            assert writer.add([[0]], [[5]]).tolist() == [2]
+            assert writer.delete([2]) == 1
         with open_engine(address) as engine:
             assert len(engine) == 2
     finally:
         database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_server_that_takes_no_changes(database: Postgres) -> None:
+    """As a standby does: it says so, and is not taken for one that can be written to."""
+    address = database.address("one")
+    create_engine(address, buckets=1, dim=1).close()
+    name = database.sql("SELECT current_database()")[0][0]
+    database.sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+    with open_engine(address, "r+") as writer:
+        assert not writer.writable
+        with pytest.raises(ForbiddenError, match="read-only") as raised:
+            writer.add([[0]], [[5]])
+        assert "mode=" not in str(raised.value)
+        assert len(writer) == 0
 
 
 def test_a_reader_cannot_change_anything_at_all(postgres_address: str) -> None:

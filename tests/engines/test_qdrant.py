@@ -38,7 +38,7 @@ from flowhash.engines.qdrant import (
 )
 from flowhash.engines.qdrant.address import read_address
 from flowhash.engines.qdrant.filters import ALL
-from flowhash.errors import InputError, LockedTableError, StorageError
+from flowhash.errors import ForbiddenError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.manifest import Settings
 from tests.engines.qdrant_server import StandIn, stand_in
@@ -739,6 +739,19 @@ def test_a_closed_table_says_so(address: str) -> None:
         assert "is closed; open it again" in line_of(use)
     assert not engine.writable
     assert "closed" in repr(engine)
+
+
+def test_a_key_that_may_only_read(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = server.address("to_read")
+    with create_engine(address, buckets=1, dim=1) as engine:
+        engine.add([[0]], [[1]])
+    monkeypatch.setattr(server, "read_only", True)
+    with open_engine(address, "r+") as engine:
+        assert engine.search([[0]], [[1]], 1).ids.tolist() == [[0]]
+        for use in (lambda: engine.add([[0]], [[2]]), lambda: engine.delete([0])):
+            with pytest.raises(ForbiddenError, match="QDRANT_API_KEY"):
+                use()
+        assert len(engine) == 1
 
 
 def test_a_server_that_wants_another_key(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

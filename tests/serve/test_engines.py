@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from flowhash.engines import copy, open_engine
 from flowhash.engines.opening import room_of
 from flowhash.serve import ServeOptions, create_app
 from flowhash.table import HashTable
-from tests.engines.servers import Postgres, Server, running_server
+from tests.engines.servers import Postgres, Server, removed, running_server, table_of
 from tests.serve.servers import (
     KEY,
     PATIENCE,
@@ -32,6 +34,8 @@ from tests.serve.servers import (
     started,
     string_id,
 )
+
+NUMBER = re.compile(r"\b[0-9a-f]{12}\b")
 
 
 def in_engine(table: Path, address: str) -> str:
@@ -169,6 +173,102 @@ def test_what_others_write_is_seen(postgres_address: str, tmp_path: Path) -> Non
         assert server.client.get("/items/late").status_code == 200
 
 
+@pytest.fixture
+def guest(postgres: Postgres) -> Iterator[tuple[str, str]]:
+    """The address of a table as somebody sees it who may only search it, and who that is."""
+    postgres.own()
+    role = f"guest_{os.getpid()}"
+    postgres.sql(f"CREATE ROLE {role} LOGIN")
+    with removed(postgres.address()) as address:
+        try:
+            yield address.replace("//postgres@", f"//{role}@"), role
+        finally:
+            postgres.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_user_who_may_only_search(
+    postgres: Postgres, guest: tuple[str, str], tmp_path: Path
+) -> None:
+    place, role = guest
+    folder = make_strings(tmp_path)
+    address = in_engine(folder, place.replace(f"//{role}@", "//postgres@"))
+    rights = f"ON {table_of(address)}, flowhash_tables"
+    postgres.sql(f"GRANT SELECT {rights} TO {role}")
+    asked = {"embedding": [1, 0, 0, 0], "buckets": [1, 2, 3], "top": 5}
+    new = {"items": [{"embedding": [1, 0, 0, 0], "code": [1, 2], "id": "new"}]}
+    process = start(place)
+    assert process.stdout is not None
+    server = started(process, place, None)
+    try:
+        with serving((folder, None, {"read_only": True})) as (reader,):
+            expected = reader.client.post("/items", json=new)
+            assert reader.client.get("/stats").json()["writable"] is False
+        assert server.client.get("/stats").json()["writable"] is False
+        assert server.client.get("/stats").json()["needs_key"] is False
+        for answer in (server.client.post("/items", json=new), server.client.delete("/items/x")):
+            assert message_of(answer, 403, "read_only")
+            assert answer.json() == expected.json()
+        assert server.search(**asked)["items"] == 300
+        # The right comes and goes while the server runs.
+        postgres.sql(f"GRANT INSERT, UPDATE, DELETE {rights} TO {role}")
+        until(lambda: server.client.get("/stats").json()["writable"])
+        assert server.client.post("/items", json=new).json()["total"] == 301
+        postgres.sql(f"REVOKE INSERT, UPDATE, DELETE {rights} FROM {role}")
+        assert server.client.post("/items", json=new).json() == expected.json()
+        assert server.client.delete("/items/new").json() == expected.json()
+        until(lambda: not server.client.get("/stats").json()["writable"])
+        # Somebody who may not even search is no matter of the client's.
+        postgres.sql(f"REVOKE SELECT {rights} FROM {role}")
+        message_of(server.client.post("/search", json=asked), 503, "storage")
+    finally:
+        code = server.stop(signal.SIGTERM)
+        said = process.stderr.read() if process.stderr is not None else ""
+    assert code == 0, said
+    assert "permission denied" in said
+    assert "Traceback" not in said
+
+
+def test_a_right_that_is_lost_is_told_at_once(
+    postgres: Postgres, guest: tuple[str, str], tmp_path: Path
+) -> None:
+    """Before anybody has looked at the rights again."""
+    place, role = guest
+    address = in_engine(make_strings(tmp_path), place.replace(f"//{role}@", "//postgres@"))
+    rights = f"ON {table_of(address)}, flowhash_tables"
+    postgres.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE {rights} TO {role}")
+    new = {"items": [{"embedding": [1, 0, 0, 0], "code": [1, 2], "id": "new"}]}
+    with open_engine(place, "r+") as engine:
+        app = create_app(engine)
+        assert app.state.service.gate.writable
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1"
+            ) as client:
+                assert (await client.post("/items", json=new)).status_code == 201
+                postgres.sql(f"REVOKE UPDATE {rights} FROM {role}")
+                return await client.post("/items", json=new)
+
+        message_of(finished(ask()), 403, "read_only")
+        app.state.service.close()
+
+
+def test_the_line_at_the_start_says_who_may_not_write(
+    postgres: Postgres, guest: tuple[str, str], tmp_path: Path
+) -> None:
+    place, role = guest
+    address = in_engine(make_strings(tmp_path), place.replace(f"//{role}@", "//postgres@"))
+    postgres.sql(f"GRANT SELECT ON {table_of(address)}, flowhash_tables TO {role}")
+    process = start(place)
+    assert process.stdout is not None
+    try:
+        assert "read only: the user of the address" in process.stdout.readline()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[Server]:
     """A PostgreSQL that is killed."""
@@ -204,10 +304,14 @@ def test_a_lost_database_comes_back(own_server: Server, way: str, tmp_path: Path
                 assert "again" in message
                 assert "correct" not in message  # the password
             until(lambda: server.client.get("/health").status_code == 503)
-            message_of(server.client.get("/health"), 503, "storage")
+            numbers = [NUMBER.findall(message_of(server.client.get("/health"), 503, "storage"))]
             answer = server.client.get("/items/x")
-            message_of(answer, 503, "storage")
+            numbers.append(NUMBER.findall(message_of(answer, 503, "storage")))
             assert answer.headers["retry-after"] == "1"
+            answer = server.client.post("/search", json=asked)
+            numbers.append(NUMBER.findall(message_of(answer, 503, "storage")))
+            assert len(numbers[0]) == 1
+            assert numbers[1:] == numbers[:1] * 2
             assert server.client.get("/metrics").status_code == 200
             assert server.client.get("/").status_code == 200
         finally:
@@ -221,6 +325,7 @@ def test_a_lost_database_comes_back(own_server: Server, way: str, tmp_path: Path
     assert code == 0, said
     assert "Traceback" not in said
     assert "can be read again" in said
+    assert said.count(numbers[0][0]) == 1
     assert "staple" not in said
 
 

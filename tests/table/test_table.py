@@ -787,3 +787,21 @@ def test_iteration_sees_one_state(table: HashTable) -> None:
     seen += list(walk)
     assert sorted(seen) == [-7, 10, 30]
     assert list(table) == [77]
+
+
+def test_a_mistake_late_in_a_large_batch_is_named_by_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flowhash.table.search.QUERIES_AT_ONCE", 30)
+    table = HashTable.create(buckets=3, dim=1)
+    table.add([[0]], [[1.0]])
+    order, queries = np.zeros((100, 1), int), np.ones((100, 1))
+    queries[77] = np.inf
+    with pytest.raises(InputError, match=r"queries\[77, 0\] is inf"):
+        table.search(order, queries)
+    queries[77] = 1e30
+    with pytest.raises(InputError, match=r"queries\[77\] has length 1e\+30"):
+        table.search(order, queries)
+    queries[77], order[94] = 1.0, 9
+    with pytest.raises(InputError, match=r"ordered_buckets\[94\] opens \[9\]"):
+        table.search(order, queries)

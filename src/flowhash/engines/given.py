@@ -16,6 +16,11 @@ from flowhash.table.fingerprint import check_vectors
 from flowhash.table.ids import read_ids
 from flowhash.table.manifest import Settings
 
+WHERE = (
+    "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "
+    'such as {"label": ["cat", "dog"]}'
+)
+
 
 def memory_table(settings: Settings) -> HashTable:
     """An empty table in memory with these settings."""
@@ -138,7 +143,7 @@ def allowed_ids(empty: HashTable, where: Any) -> list[Any]:
     settings = empty._settings
     if isinstance(where, Iterator):  # which can be read once, and is checked first
         where = list(where)
-    arguments.allowed_rows(settings, state_of(empty), where)  # the table's own checks and words
+    arguments.allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
     array = np.asarray(where) if isinstance(where, (np.ndarray, list, tuple)) else None
     if array is not None and array.dtype == bool:
         allowed: list[Any] = np.flatnonzero(array).tolist()

@@ -81,6 +81,18 @@ class ProblemError(Exception):
         return Response(body, self.status, self.headers, "application/json")
 
 
+def new_number() -> str:
+    """What a fault is logged under, for the client to name it by."""
+    return uuid.uuid4().hex[:12]
+
+
+def only_reads() -> ProblemError:
+    """A change of a table that this server cannot change."""
+    return ProblemError(
+        403, "this server only reads its table; send changes to the one that writes it", "read_only"
+    )
+
+
 def busy(message: str) -> ProblemError:
     """More than the server can do now."""
     return ProblemError(503, message, "busy", {"Retry-After": "1"})
@@ -96,7 +108,7 @@ def problem_of(error: BaseException) -> ProblemError:
         return ProblemError(400, f"the form cannot be read: {error.message}", "bad_form")
     if isinstance(error, InputError):
         return ProblemError(422, str(error))
-    number = uuid.uuid4().hex[:12]
+    number = new_number()
     if isinstance(error, StorageError):  # it says what is wrong; where we met it does not matter
         LOG.error("request failed, number %s: %s", number, error)
         return ProblemError(

@@ -26,7 +26,7 @@ from flowhash.serve.service import Service
 
 LARGEST_ANSWER = 100_000  # hits in one answer
 OPTIONS = tuple(Asked.model_fields)
-WORDS = {"true": True, "false": False, "1": True, "0": False, "on": True, "off": False}
+WORDS = {"true": True, "false": False}  # no others: they are what the schema says
 
 
 async def read_query(service: Service, request: Request) -> Query:

@@ -143,8 +143,11 @@ def _add_operation(app: FastAPI, service: Service) -> None:
         """Ask whether the server works; 503 while it closes, or if its table failed."""
         if service.closing:
             raise ProblemError(503, "the server is closing", "closing")
-        if service.broken or not service.open:
-            raise ProblemError(503, "the table cannot be read; see the server's log", "storage")
+        if service.broken:
+            reason = f"the server's log has the reason under {service.number}"
+            raise ProblemError(503, f"the table cannot be read; {reason}", "storage")
+        if not service.open:
+            raise ProblemError(503, "the table was closed; start the server again", "storage")
         return answer({"status": "ok", "items": service.count()})
 
     @app.get("/metrics", response_class=Response, responses=openapi.METRICS)

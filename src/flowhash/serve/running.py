@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
             return
         options = self._service.options
         if not options.quiet:
-            print(f"FlowHash serves {self._address}{_note(options)}", flush=True)
+            print(f"FlowHash serves {self._address}{_note(self._service)}", flush=True)
         if options.open_browser:
             threading.Thread(target=webbrowser.open, args=(self._address,), daemon=True).start()
 
@@ -104,11 +104,14 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _note(options: ServeOptions) -> str:
+def _note(service: Service) -> str:
+    options = service.options
     if options.read_only:
         return " (read only)"
     if not options.may_write:
         return f" (read only: {options.host} can be reached by others, and there is no API key)"
+    if not service.gate.writable:
+        return " (read only: the user of the address may not change the table)"
     return ""
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.problems import ProblemError, only_reads
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(rb"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
@@ -29,18 +29,22 @@ class Gate:
 
     Args:
         options: address, key, names.
-        writable: whether the table was opened to be changed.
+        writable: whether the table can be changed.
     """
 
     def __init__(self, options: ServeOptions, writable: bool) -> None:
         self._key = None if options.api_key is None else options.api_key.encode()
-        self.writable = options.may_write and writable
+        self._options = options
+        self.see(writable)
         names = {name.lower() for name in options.allowed_hosts}
         if options.loopback:
             names |= {*LOCAL_NAMES, options.host}
         self._names = names  # empty: any name
         self._known: set[bytes] = set()  # Host headers that were found good
-        self._options = options
+
+    def see(self, writable: bool) -> None:
+        """Note whether the table can be changed now; the right to it may come and go."""
+        self.writable = self._options.may_write and writable
 
     def enter(self, method: str, headers: Headers) -> None:
         """Let a request pass or raise.
@@ -66,7 +70,7 @@ class Gate:
             ProblemError: 403 where nothing can be written, 401 without the right key.
         """
         if not self.writable:
-            raise ProblemError(403, self._refusal(), "read_only")
+            raise self._refusal()
         if self._key is not None and not hmac.compare_digest(_key_in(headers), self._key):
             raise ProblemError(
                 401,
@@ -75,12 +79,14 @@ class Gate:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _refusal(self) -> str:
+    def _refusal(self) -> ProblemError:
         if self._options.read_only or self._options.may_write:
-            return "this server only reads its table; send changes to the one that writes it"
-        return (
+            return only_reads()
+        return ProblemError(
+            403,
             f"this server listens on {self._options.host} without a key, and so changes nothing; "
-            "start it with an API key, or on 127.0.0.1"
+            "start it with an API key, or on 127.0.0.1",
+            "read_only",
         )
 
     def _check_host(self, host: bytes) -> None:

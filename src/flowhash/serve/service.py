@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from flowhash.engines import BrowsedEngine
-from flowhash.errors import StorageError
+from flowhash.errors import ForbiddenError, StorageError
 from flowhash.serve.batcher import Batcher
 from flowhash.serve.finding import Query, is_wide
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.problems import LOG, ProblemError
+from flowhash.serve.problems import LOG, ProblemError, new_number, only_reads
 from flowhash.serve.searching import Searching
 from flowhash.serve.security import Gate
 from flowhash.table import HashTable
@@ -77,6 +77,7 @@ class Service:
         self.warm = False
         self.closing = False
         self.broken = False
+        self.number = ""  # what the log has the reason under, while it is broken
 
     @property
     def takes_images(self) -> bool:
@@ -104,7 +105,8 @@ class Service:
         if self.broken and not isinstance(self.table, HashTable):
             raise ProblemError(
                 503,
-                "the server that keeps the table does not answer; try again in a moment",
+                "the server that keeps the table does not answer; try again in a moment. The log "
+                f"of this one has the reason under {self.number}",
                 "storage",
                 {"Retry-After": "1"},
             )
@@ -167,8 +169,8 @@ class Service:
         """Run something that writes, alone. Once begun it is waited for, however long it takes.
 
         Raises:
-            ProblemError: 503 while the table's server is lost, 504 when others wrote too long;
-                nothing was changed then.
+            ProblemError: 403 where the table's server refuses changes, 503 while it is lost, 504
+                when others wrote too long; nothing was changed then.
         """
         self.check_reachable()
         try:
@@ -182,24 +184,30 @@ class Service:
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._writer, lambda: work(*given, **named))
+        except ForbiddenError as error:
+            LOG.warning("a change was refused: %s", error)
+            raise only_reads() from error
         finally:
             self._writing.release()
 
     async def keep_fresh(self) -> None:
-        """Look for what another process has written, about once a second, for ever."""
+        """Look for what others have written or permitted, about once a second, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(REFRESH)
             try:
                 await loop.run_in_executor(self._readers, self.table.refresh)
+                self.gate.see(self.table.writable)
                 if self.broken:
                     LOG.warning("the table can be read again")
                 self.broken = False
             except Exception as error:  # whatever it is, the next look may succeed
                 if not self.broken:
                     known = isinstance(error, StorageError)
+                    self.number = new_number()
                     LOG.error(
-                        "the table cannot be read anew: %s",
+                        "the table cannot be read anew, number %s: %s",
+                        self.number,
                         error,
                         exc_info=None if known else error,
                     )

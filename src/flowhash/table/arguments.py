@@ -23,6 +23,7 @@ LARGEST_PAYLOAD = 1 << 20  # bytes of JSON
 LARGEST_ID = np.iinfo(np.int64).max
 LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
 LARGEST_ANSWER = 1 << 30  # places for hits, padding too
+WHERE = "It is a list or set of ids, or a boolean mask; payloads are not searched"
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +195,9 @@ def read_queries(
             f"ordered_buckets has shape {order.shape} and dtype {order.dtype}; expected whole "
             f"numbers [{len(asked)}, m], the buckets of each query in the order to open them"
         )
-    if order.dtype.itemsize > 4 or order.dtype.kind == "u":
-        order = order.clip(-1 if order.dtype.kind == "i" else 0, settings.buckets)
+    if order.dtype.itemsize > 4 or order.dtype == np.uint32:  # what would wrap round stays wrong
+        limits = np.iinfo(np.int32)
+        order = order.clip(limits.min if order.dtype.kind == "i" else 0, limits.max)
     return np.require(order, np.int32, ["C", "W"]), asked
 
 
@@ -228,8 +230,13 @@ def _check_count(name: str, value: Any) -> None:
         raise InputError(f"{name} is {value!r}; expected a whole number from 1")
 
 
-def allowed_rows(settings: Settings, state: State, where: Any) -> list[NDArray[np.uint8]]:
-    """For each part 1 where a live row has an id that ``where`` allows."""
+def allowed_rows(
+    settings: Settings, state: State, where: Any, kinds: str = WHERE
+) -> list[NDArray[np.uint8]]:
+    """For each part 1 where a live row has an id that ``where`` allows.
+
+    ``kinds`` says what it may be, for whoever gave something else.
+    """
     mask = _as_mask(where)
     if mask is not None:
         if settings.ids != INT64 or mask.ndim != 1:
@@ -241,10 +248,7 @@ def allowed_rows(settings: Settings, state: State, where: Any) -> list[NDArray[n
     try:
         ids = read_ids(where, settings.ids)
     except InputError as error:
-        raise InputError(
-            f"where cannot be used: {error}. It is a list or set of ids, or a boolean mask; "
-            "payloads are not searched"
-        ) from error
+        raise InputError(f"where cannot be used: {error}. {kinds}") from error
     parts, rows = state.locate(ids)
     allowed = [np.zeros(part.segment.rows, np.uint8) for part in state.parts]
     for number, array in enumerate(allowed):

@@ -92,7 +92,9 @@ class Searcher:
         step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
         for start in range(0, max(1, count), step):
             part = slice(start, start + step)
-            pieces.append(self._batch(order[part], queries[part], top, probe, at_least, threads))
+            pieces.append(
+                self._batch(order[part], queries[part], top, probe, at_least, threads, start)
+            )
         if len(pieces) == 1:
             return pieces[0]
         return Found(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
@@ -127,7 +129,7 @@ class Searcher:
 
     def _batch(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
-        at_least: int | None, threads: int | None,
+        at_least: int | None, threads: int | None, first: int,
     ) -> Found:  # fmt: skip
         scaled = np.empty_like(queries)
         opened = np.full(len(queries), probe, np.int32)
@@ -136,7 +138,7 @@ class Searcher:
             scale_queries(self.metric, queries, scaled) != -1
             or first_wrong_bucket(order, farthest, self.buckets) != -1
         ):
-            self._refuse(order, queries, farthest)
+            self._refuse(order, queries, farthest, first)
         if at_least is not None:
             open_until(self.parts, self.allowed, order, opened, at_least, self.buckets, self.active)
         fine = self.fineness.fine
@@ -247,26 +249,35 @@ class Searcher:
             answer.keys[query, :size] = keys[0, :size]
 
     def _refuse(
-        self, order: NDArray[np.int32], queries: NDArray[np.float32], opened: NDArray[np.int32]
-    ) -> NoReturn:
-        """Say what is wrong with queries or buckets that a kernel refused."""
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], opened: NDArray[np.int32],
+        first: int = 0,
+    ) -> NoReturn:  # fmt: skip
+        """Say what is wrong with queries or buckets that a kernel refused, from ``first`` on."""
         bad = scale_queries(self.metric, queries, np.empty_like(queries))
         if bad != -1:
             line = queries[bad]
             if not np.isfinite(line).all():
                 column = int(np.flatnonzero(~np.isfinite(line))[0])
                 raise InputError(
-                    f"queries[{bad}, {column}] is {line[column]}; every value must be finite"
+                    f"queries[{first + bad}, {column}] is {line[column]}; every value must be "
+                    "finite"
                 )
             length = float(np.linalg.norm(line.astype(np.float64)))
             raise InputError(
-                f"queries[{bad}] has length {length:g}; expected at most 3e18, and for cosine at "
-                "least 1e-15. Divide all embeddings and queries by the same number"
+                f"queries[{first + bad}] has length {length:g}; expected at most 3e18, and for "
+                "cosine at least 1e-15. Divide all embeddings and queries by the same number"
             )
         query = first_wrong_bucket(order, opened, self.buckets)
         shown = order[query, : opened[query]]
         raise InputError(
-            f"ordered_buckets[{query}] opens {shown[:8].tolist()}"
+            f"ordered_buckets[{first + query}] opens {_shown(shown[:8].tolist())}"
             f"{'…' if len(shown) > 8 else ''}; expected different buckets from 0 to "
             f"{self.buckets - 1}"
         )
+
+
+def _shown(buckets: Sequence[int]) -> str:
+    """Buckets as they came, but for those that int32 could not hold: they came as its limits."""
+    most, least = np.iinfo(np.int32).max, np.iinfo(np.int32).min
+    limits = {most: f"{most} or more", least: f"{least} or less"}
+    return f"[{', '.join(limits.get(bucket, str(bucket)) for bucket in buckets)}]"

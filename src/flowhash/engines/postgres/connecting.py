@@ -16,7 +16,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from flowhash.engines.postgres.address import Address
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import ForbiddenError, InputError, StorageError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 CONNECTIONS = 8  # of one engine, at the most
@@ -157,6 +157,12 @@ def has_vector(connection: Connection) -> bool:
     return vector_type(connection) != 0
 
 
+def offers_vector(connection: Connection) -> bool:
+    """Whether the server has pgvector, for databases to take it up."""
+    found = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
+    return found.fetchone() is not None
+
+
 def make_extension(connection: Connection, address: Address) -> None:
     """Put pgvector into the database.
 
@@ -193,9 +199,12 @@ def in_our_words(error: psycopg.Error, address: Address) -> StorageError | Input
             "in the file ~/.pgpass"
         )
     if state == "42501":
-        return StorageError(f"{place}: {words}; ask for the right to it, or use another user")
+        return ForbiddenError(f"{place}: {words}; ask for the right to it, or use another user")
     if state == "25006":
-        return StorageError(f'{place} was opened to be searched only; open it with mode="r+"')
+        return ForbiddenError(
+            f"{place}: {words}; the server is a standby, or set to be read only. Use the one that "
+            "takes changes"
+        )
     if state in ("53100", "53200", "53300"):
         return StorageError(f"{place}: {words}; the server has no room left. Nothing was changed")
     if state == "54000":  # an index of PostgreSQL holds a third of a page

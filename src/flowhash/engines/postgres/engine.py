@@ -88,7 +88,8 @@ class PostgresTable(PostgresView):
 
         Args:
             place: its address.
-            mode: "r" to search, "r+" to change it too.
+            mode: "r" to search, "r+" to change it too; a user without the right can still search,
+                and ``writable`` says so.
             encoder: if given, the fingerprint that it must have been made with.
 
         Raises:
@@ -103,10 +104,11 @@ class PostgresTable(PostgresView):
             with server.using() as connection:
                 names = find_names(connection, address)
                 facts = schema.read_facts(connection, names, address)
+                permitted = mode == "r+" and schema.may_change(connection, names)
             if facts is None or not facts.ready:
                 raise writing.missing(address, facts)
             check_encoder(facts.settings.encoder, encoder, address.shown)
-            return cls(server, names, facts, writable=mode == "r+")
+            return cls(server, names, facts, mode == "r+", permitted)
         except BaseException:
             server.close()
             raise

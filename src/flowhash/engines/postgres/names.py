@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from flowhash.engines.postgres.address import Address
-from flowhash.engines.postgres.connecting import Connection
+from flowhash.engines.postgres.connecting import Connection, offers_vector
 from flowhash.errors import StorageError
 from flowhash.table.manifest import Settings
 
@@ -69,9 +69,14 @@ def find_names(connection: Connection, address: Address) -> Names:
     schema, extension = row
     if schema is None:
         raise StorageError(f"{address.shown}: no schema of the search path is there; name one")
+    if extension is None and offers_vector(connection):
+        raise StorageError(
+            f"{address.shown} has no extension vector, but its server has pgvector; run CREATE "
+            "EXTENSION vector in this database"
+        )
     if extension is None:
         raise StorageError(
-            f"{address.shown} has no extension vector; install pgvector on the server, then run "
-            "CREATE EXTENSION vector in this database"
+            f"{address.shown}: the server has no pgvector; install pgvector there, then run CREATE "
+            "EXTENSION vector in this database"
         )
     return Names(schema, address.name, extension)

@@ -85,6 +85,22 @@ def is_there(connection: Connection, names: Names, name: str) -> bool:
     return row is not None
 
 
+def may_change(connection: Connection, names: Names) -> bool:
+    """Whether this user has the rights that a change needs, on a server that takes changes."""
+    row = connection.execute(
+        "SELECT current_setting('transaction_read_only') = 'off'"
+        # Rights to some columns may be enough, and the server says it if they are not.
+        " AND has_any_column_privilege(to_regclass(%(rows)s), 'INSERT')"
+        " AND has_table_privilege(to_regclass(%(rows)s), 'DELETE')"
+        " AND has_any_column_privilege(to_regclass(%(registry)s), 'UPDATE')",
+        {
+            "rows": names.table.as_string(connection),
+            "registry": names.registry.as_string(connection),
+        },
+    ).fetchone()
+    return row is not None and row[0] is True  # null where there is no such table
+
+
 def has_citus(connection: Connection) -> bool:
     """Whether this database has Citus."""
     found = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'").fetchone()

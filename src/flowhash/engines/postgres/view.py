@@ -32,17 +32,21 @@ class PostgresView(Described):
         server: open; closed with the table.
         names: of the table's parts.
         facts: what the registry said when it was opened.
-        writable: whether it may be changed.
+        writable: whether it was opened to be changed.
+        permitted: whether the server lets this user change it, as far as that is known.
 
     Attributes:
         distributed: whether Citus spreads it over nodes.
     """
 
-    def __init__(self, server: Server, names: Names, facts: Facts, writable: bool) -> None:
+    def __init__(
+        self, server: Server, names: Names, facts: Facts, writable: bool, permitted: bool = True
+    ) -> None:
         super().__init__(facts.settings)
         self._server = server
         self._names = names
         self._writable = writable
+        self._permitted = permitted
         self.distributed = facts.distributed
         self._open = True
         self._count = facts.items
@@ -59,8 +63,8 @@ class PostgresView(Described):
 
     @property
     def writable(self) -> bool:
-        """Whether items can be changed through this object."""
-        return self._writable and self._open
+        """Whether items can be changed; :meth:`refresh` asks again for the right to it."""
+        return self._writable and self._permitted and self._open
 
     @property
     def next_id(self) -> int:
@@ -77,6 +81,8 @@ class PostgresView(Described):
         """See what others have changed; whether that was anything."""
         with self._using() as connection:
             facts = self._facts(connection)
+            if self._writable:
+                self._permitted = schema.may_change(connection, self._names)
         changed = facts.changes != self._changes
         self._count, self._changes = facts.items, facts.changes
         return changed

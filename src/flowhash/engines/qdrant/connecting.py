@@ -22,7 +22,7 @@ from qdrant_client.http.exceptions import (
 
 from flowhash.engines.qdrant.address import Address
 from flowhash.engines.qdrant.local import LocalFolder
-from flowhash.errors import LockedTableError, StorageError
+from flowhash.errors import ForbiddenError, LockedTableError, StorageError
 
 PATIENCE = 120  # seconds that a request may take; the client's own five are few for a big batch
 KNOCK = 2.0  # seconds to see whether somebody listens for gRPC
@@ -158,7 +158,8 @@ def in_our_words(error: BaseException, address: Address) -> StorageError:
     if address.key:
         words = words.replace(address.key, "…")
     if code in (401, 403):
-        return StorageError(
+        kind = ForbiddenError if code == 403 else StorageError  # a key to read with, or none at all
+        return kind(
             f"{place}: the server refused the key ({words}); set QDRANT_API_KEY to one that may do "
             "this, or write it into the address: qdrant://:KEY@HOST"
         )
