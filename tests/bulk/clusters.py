@@ -68,6 +68,12 @@ class ThreeNodes:
         (_, process) = self._when_busy()
         os.kill(process, signal.SIGKILL)
 
+    def occupy(self) -> list[Any]:
+        """Somebody else takes every CPU; who it is. Needs a connection."""
+        others = [ray.remote(num_cpus=1)(Other).remote() for _ in range(3)]
+        ray.get([other.there.remote() for other in others])
+        return others
+
     def _when_busy(self) -> tuple[Any, int]:
         while not (found := self.busy()):
             time.sleep(0.01)
@@ -76,6 +82,29 @@ class ThreeNodes:
 
     def close(self) -> None:
         ray.shutdown()
+        self.cluster.shutdown()
+
+
+class Other:
+    """Takes a CPU."""
+
+    def there(self) -> bool:
+        return True
+
+
+class OneNode:
+    """A cluster that is its head, which is lost at once with everything on it."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 2})
+        self.address = str(self.cluster.address)
+
+    def kill(self) -> None:
+        for started in self.cluster.head_node.all_processes.values():
+            for one in started:
+                one.process.kill()
+
+    def close(self) -> None:
         self.cluster.shutdown()
 
 

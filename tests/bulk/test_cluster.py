@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,13 @@ from flowhash.bulk import (
     search,
 )
 from flowhash.bulk import cluster as cluster_module
+from flowhash.bulk.connection import Head, connect
 from flowhash.bulk.job import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 from flowhash.table.check import folder_faults
 from tests.bulk.builders import Items, content_of, make_table, random_order, wrong_answers
-from tests.bulk.clusters import Deadly, Idle, ThreeNodes, Unlucky
+from tests.bulk.clusters import Deadly, Idle, OneNode, ThreeNodes, Unlucky
 from tests.encoder.encoders import items_of, make
 from tests.table.oracles import contents, model_contents
 
@@ -178,9 +181,9 @@ def test_a_worker_encodes_with_its_own_threads(tmp_path: Path) -> None:
 
 def test_one_cpu_stays_free(nodes: ThreeNodes) -> None:
     with RayRunner(nodes.address) as runner:
-        assert runner._size() == 2
+        assert runner._hiring.size() == 2
     with RayRunner(nodes.address, 5) as runner:  # half a CPU each
-        assert runner._size() == 5
+        assert runner._hiring.size() == 5
     with (
         RayRunner(nodes.address, 6) as runner,
         pytest.raises(InputError, match="has 3 CPUs; expected 5 at the most"),
@@ -202,6 +205,110 @@ def test_the_command_on_a_cluster(tmp_path: Path, nodes: ThreeNodes) -> None:
     assert not wrong_answers(tmp_path / "out", items.model(), order, queries, 4, 2, "euclidean")
 
 
+# The command, which gives a head that is gone two seconds.
+SOON = """
+import sys
+from flowhash.bulk import connection
+from flowhash.cli import main
+connection.LOOK_SECONDS, connection.GONE_SECONDS = 0.2, 2.0
+main(sys.argv[1:])
+"""
+QUERIES = 400
+
+
+def begun(tmp_path: Path, address: str) -> tuple[subprocess.Popen[str], list[Any]]:
+    """A search of many parts on a cluster, in the middle; what is to come of it."""
+    items = Items(60, 2)
+    make_table(tmp_path / "table", items, [])
+    order, queries = asked(tmp_path, QUERIES, 2)
+    words = ["search", "table", "queries.npz", "--out", "out", "--top", "4", "--rows", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SOON, "bulk", *words, "--quiet", "--ray", address],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=dict(os.environ),
+    )  # fmt: skip
+    while len(list(tmp_path.glob("out/part-*"))) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    return process, [items.model(), order, queries, 4, 2, "euclidean"]
+
+
+def goes_on(tmp_path: Path, nodes: ThreeNodes, expected: list[Any]) -> None:
+    """The same work on another cluster, or the same: only what is missing is done; exact."""
+    there = {path: path.stat().st_mtime_ns for path in tmp_path.glob("out/part-*")}
+    assert 3 <= len(there) < QUERIES
+    with RayRunner(nodes.address) as runner:
+        work = search(
+            tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out", runner, top=4, rows=1
+        )
+    assert work.before >= len(there)  # a worker may have finished its part meanwhile
+    assert all(path.stat().st_mtime_ns == when for path, when in there.items())
+    assert not wrong_answers(tmp_path / "out", *expected)
+    assert not list((tmp_path / "out").glob(".part*"))
+
+
+def test_the_command_is_killed(tmp_path: Path, nodes: ThreeNodes) -> None:
+    process, expected = begun(tmp_path, nodes.address)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    goes_on(tmp_path, nodes, expected)
+
+
+def test_the_head_is_lost(tmp_path: Path, nodes: ThreeNodes) -> None:
+    one = OneNode()
+    try:
+        process, expected = begun(tmp_path, one.address)
+        one.kill()
+        _, said = process.communicate()
+    finally:
+        one.close()
+    assert process.returncode == 2, said
+    waiting, gone = said.strip().splitlines()
+    assert waiting.endswith("does not answer; waiting 2 s for it")
+    assert f"the cluster at {one.address} is gone (its head has not answered for" in gone
+    assert gone.endswith("the same command goes on with the parts that are missing")
+    goes_on(tmp_path, nodes, expected)
+
+
+def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowhash.bulk.connection.LOOK_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        head = Head(f"127.0.0.1:{port}")
+        assert head.look()
+    assert not head.look()
+    assert not head.look()
+    assert capfd.readouterr().err.count("does not answer; waiting 30 s") == 1
+    with socket.create_server(("127.0.0.1", port)):
+        assert head.look()
+    assert not head.look()
+    monkeypatch.setattr("flowhash.bulk.connection.GONE_SECONDS", 0.0)
+    with pytest.raises(ConnectionError, match="has not answered for"):
+        head.look()
+    assert Head(None).look()
+
+
+def test_no_cpu_is_free(
+    nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It waits, says so, and goes on when there is one."""
+    monkeypatch.setattr(cluster_module, "PATIENCE", 1.0)
+    say, others = RayRunner._say_waiting, list[Any]()
+
+    def then_free(runner: RayRunner) -> float:
+        for other in others:
+            ray.kill(other)
+        others.clear()
+        return say(runner)
+
+    monkeypatch.setattr(RayRunner, "_say_waiting", then_free)
+    with RayRunner(nodes.address) as runner:
+        others += nodes.occupy()
+        assert len(list(runner.run(Idle(), range(3)))) == 3
+    said = capfd.readouterr().err
+    assert f"waiting for a free CPU of the cluster at {nodes.address}, which has 3 CPUs" in said
+
+
 @pytest.mark.parametrize(
     ("address", "words"),
     [
@@ -215,3 +322,31 @@ def test_an_address_that_does_not_answer(address: str, words: str) -> None:
         other.bind(("127.0.0.1", 0))
         with pytest.raises(InputError, match=words):
             RayRunner(address.format(port=other.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("address", "told", "raised", "words"),
+    [
+        ("auto", "", ConnectionError("set `--address`"), "--ray auto finds no Ray cluster on this"),
+        ("auto", "127.0.0.1:1", None, "at 127.0.0.1:1, which RAY_ADDRESS names: .*refused; start"),
+        (
+            "auto", "", RuntimeError("Version mismatch: it has:\n Ray: 9\nThis has:\n Ray: 2.6\n"),
+            "--ray auto gets .* this machine: Version mismatch: it has: Ray: 9 This has: Ray: 2.6;",
+        ),
+        ("local", "", RuntimeError("no\nmemory"), "does not start: no memory; leave --ray out"),
+    ],
+)  # fmt: skip
+def test_no_cluster_is_found(
+    address: str, told: str, raised: Exception | None, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", told)
+
+    class Ray:
+        @staticmethod
+        def init(**_: Any) -> None:
+            assert raised is not None
+            raise raised
+
+    with pytest.raises(InputError, match=words) as error:
+        connect(Ray, address, 2)
+    assert "\n" not in str(error.value)

@@ -6,7 +6,9 @@ import contextlib
 import json
 import signal
 import subprocess
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from PIL import Image
 from flowhash.bulk import Choices, LocalRunner, Source, encode, index
 from flowhash.bulk.columns import read_head
 from flowhash.cli import bulk as cli
+from flowhash.cli.app import _code
 from flowhash.cli.reply import Reply
 from flowhash.data import open_collection
 from flowhash.errors import InputError, StorageError
@@ -223,6 +226,53 @@ def test_a_worker_takes_a_gpu_where_it_encodes_on_one(
     with pytest.raises(StorageError, match=expected[0]):
         cli.encode(context, encoder, Source(items), out, choices, running, reply)
     assert asked == ([expected[1]] * 2 if ray else [])
+
+
+def test_only_the_workers_need_a_gpu(
+    vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    source, choices = Source(str(vectors / "items.npz")), Choices(device="cuda")
+    asked: list[str] = []
+
+    class Elsewhere(LocalRunner):
+        here = False
+
+        def run(self, job: Any, parts: Any) -> Any:
+            asked.append(job.choices.device)
+            on_its_own = replace(job, choices=replace(job.choices, device="cpu"))
+            yield from super().run(on_its_own, parts)
+
+    encode(vectors / "encoder", source, tmp_path / "there", Elsewhere(), choices)
+    assert asked == ["cuda"]
+    assert len(content_of(tmp_path / "there")) == 70
+    with pytest.raises(InputError, match="torch finds no GPU here"):
+        encode(vectors / "encoder", source, tmp_path / "here", LocalRunner(), choices)
+    for runner in (Elsewhere(), LocalRunner()):
+        with pytest.raises(InputError, match="--device is 'tpu'; expected auto, cpu, cuda"):
+            encode(vectors / "encoder", source, tmp_path / "here", runner, Choices(device="tpu"))
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize(("more", "extra"), [([], "parquet"), (["--ray", "auto"], "ray")])
+def test_without_its_extra(
+    more: list[str], extra: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Ray is only needed by those who ask for it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert _code(["bulk", "neighbours", "x.table", "--out", "y", *more]) == 2
+    said = capsys.readouterr().err
+    assert f"pip install 'flowhash[{extra}]'" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["", "encode", "index", "search", "neighbours"])
+def test_help_says_what_ray_is_for(name: str) -> None:
+    done = run(COMMAND, "bulk", *name.split(), "--help")
+    said = " ".join(done.stdout.replace("│", " ").split())
+    assert "Ray cluster" in said
+    assert "Without" in said
+    assert "this process" in said
 
 
 def test_control_c_says_how_far_it_is(vectors: Path, tmp_path: Path) -> None:

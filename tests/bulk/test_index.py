@@ -104,8 +104,12 @@ def dying() -> Iterator[Dying]:
     assert script.process.wait() == 0
 
 
-def test_killed_at_every_flush(tmp_path: Path, dying: Dying) -> None:
-    """Clean each time, with everything or nothing of it; the same command brings it to its end."""
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_flush(tmp_path: Path, dying: Dying, step: int) -> None:
+    """Clean each time, with everything or nothing of it; the same command brings it to its end.
+
+    At every third flush, half of them before it and half after it; as a slow test, at every one.
+    """
     items = Items(24, 2, among=20)
     encoded = items.write(tmp_path / "encoded", [12])
     second = Items(7, 2, seed=5)
@@ -116,9 +120,9 @@ def test_killed_at_every_flush(tmp_path: Path, dying: Dying) -> None:
     before = model_contents(model)
     after = model_contents({**model, **items.model()})
     assert before != after
-    kills, states, ends = 0, set(), set()
+    kills, states, ends = 1 - step, set(), set()
     while True:
-        kills += 1
+        kills += step
         table = Path(shutil.copytree(fresh, tmp_path / f"table{kills}"))
         code = dying.index(encoded, table, 12, kills)
         assert folder_faults(table) == []

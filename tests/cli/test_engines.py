@@ -165,6 +165,11 @@ def test_what_does_not_fit_is_refused(vectors: Path, address: str, flowhash: Com
     query = vectors / "query.npy"
     flowhash("search", address, query, "--encoder", vectors / "other").mistake("encoder")
     flowhash("search", address, "id:900").mistake("no item 900")
+    # Also where no query needs it, at an address as in a folder.
+    for table in (address, vectors / "x.table"):
+        for query_words in ("id:1", query):
+            wrong = ("search", table, query_words, "--encoder", vectors / "nowhere")
+            flowhash(*wrong).mistake("nowhere does not exist", "flowhash fit --out")
     assert names_in(address) == rows(40, "plain.npy")
 
 
@@ -487,7 +492,7 @@ def test_mistakes_are_one_line(
     flowhash("index", encoder, items, "--to", good, "--distribute").mistake("no Citus")
     flowhash("copy", vectors / "x.table", "qdrant://h/x", "--distribute").mistake("PostgreSQL")
     flowhash("copy", vectors / "x.table", tmp_path / "y").mistake("both folders", "cp -r")
-    flowhash("copy", good, "qdrant://h/x").mistake("both addresses")
+    flowhash("copy", good, "qdrant://h/x").mistake("both addresses", "Copy to a folder, then from")
     flowhash("copy", good, tmp_path / "y", "--restart").mistake("--restart")
     flowhash("copy", good, tmp_path / "y").mistake("flowhash copy")
     flowhash("search", "mysql://me:staple@host/db", "id:1").mistake("postgresql://", "qdrant://")
@@ -587,12 +592,46 @@ def test_a_server_lost_while_indexing(
     monkeypatch.setattr(Indexing, "_note", killing)
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", place, "--batch", 100)
     try:
-        flowhash(*start, "-q").mistake("the same command goes on")
+        flowhash(*start, "-q").mistake("at least 200 of 300 items are stored, the same command")
     finally:
         own_server.start()
     assert len(names_in(place)) == 200
     said = flowhash(*start)
     assert "going on after 200" in said.out
+    assert names_in(place) == rows()
+
+
+@pytest.mark.parametrize("how", ["lost", "stopped"])
+def test_what_is_stored_in_the_middle_of_a_batch(
+    vectors: Path, own_server: Server, flowhash: Command, how: str
+) -> None:
+    """The journal knows nothing of it yet, but the user hears of it."""
+    place = own_server.guarded(table=f"middle_{how}")
+    original, added = Indexing._add, list[Any]()
+
+    def ending(self: Indexing, places: Any, device: str) -> Any:
+        if len(added) == 3 and how == "stopped":
+            raise KeyboardInterrupt
+        if len(added) == 3:
+            own_server.kill()
+        added.append(places)
+        return original(self, places, device)
+
+    start = ("index", vectors / "encoder", vectors / "items.npz", "--to", place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flowhash.cli.indexing.AT_ONCE", 50)
+        patch.setattr(Indexing, "_add", ending)
+        try:
+            said = flowhash(*start, "-q")
+        finally:
+            if how == "lost":
+                own_server.start()
+    if how == "lost":
+        said.mistake("at least 150 of 300 items are stored, the same command goes on")
+    else:
+        said.mistake("150 of 300 items are in", "the same command goes on", code=130)
+    assert len(names_in(place)) == 150
+    assert "going on after 150" in flowhash(*start).out
     assert names_in(place) == rows()
 
 

@@ -11,36 +11,52 @@ from flowhash.cli.app import app, run
 from flowhash.cli.places import TAKE_ADDRESSES, PlacesCommand
 
 ADDRESS = "postgresql://me:Sekret99@127.0.0.1:1/shop?table=x"
+FOLDER = "is an address; expected a folder or a file"
 WRONG = [
-    ["fit", "digits", "--out", ADDRESS],
-    ["fit", ADDRESS],
-    ["index", ADDRESS, "digits", "--out", "t"],
-    ["index", "run", ADDRESS, "--out", "t"],
-    ["index", "run", "digits", "--out", ADDRESS],
-    ["search", "t", ADDRESS],
-    ["search", "t", "q.npy", "--encoder", ADDRESS],
-    ["evaluate", "run", ADDRESS, "--out", "r"],
-    ["data", "info", ADDRESS],
-    ["bulk", "encode", "run", "digits", "--out", ADDRESS],
-    ["bulk", "index", "items", "--out", ADDRESS],
-    ["bulk", "search", ADDRESS, "q", "--out", "a"],
-    ["bulk", "neighbours", ADDRESS, "--out", "a"],
-    ["table", "stats", "postgresql:me:Sekret99@127.0.0.1:1/shop"],
-    ["table", "stats", "postgresql//me:Sekret99@127.0.0.1:1/shop"],
-    ["table", "stats", "postgresql:/me:Sekret99@127.0.0.1:1/shop"],
-    ["table", "stats", "host=127.0.0.1 password=Sekret99 dbname=shop"],
-    ["serve", "qdrant:/Sekret99@h/c"],
-    ["copy", "t", "postgresql://me:Sek@ret99@127.0.0.1:1/shop"],
-    ["table", "stats", "postgresql://me:%Sekret99@127.0.0.1:1/shop"],
+    (["fit", "digits", "--out", ADDRESS], f"--out {FOLDER}"),
+    (["fit", "digits", "--out", ADDRESS.replace("postgresql", "PostgreSQL")], f"--out {FOLDER}"),
+    (["fit", "digits", "--out", "qdrant+https://:Sekret99@h/c"], f"--out {FOLDER}"),
+    (["fit", ADDRESS], f"DATA {FOLDER}"),
+    (["index", ADDRESS, "digits", "--out", "t"], f"ENCODER {FOLDER}"),
+    (["index", "run", ADDRESS, "--out", "t"], f"ITEMS {FOLDER}"),
+    (["index", "run", "digits", "--out", ADDRESS], f"--out {FOLDER}"),
+    (["search", "t", ADDRESS], f"QUERY… {FOLDER}"),
+    (["search", "t", "id:1", ADDRESS], f"QUERY… {FOLDER}"),
+    (["search", "t", "q.npy", "--encoder", ADDRESS], f"--encoder {FOLDER}"),
+    (["evaluate", "run", ADDRESS, "--out", "r"], f"DATA {FOLDER}"),
+    (["data", "info", ADDRESS], f"DATA {FOLDER}"),
+    (["bulk", "encode", "run", "digits", "--out", ADDRESS], f"--out {FOLDER}"),
+    (["bulk", "index", "items", "--out", ADDRESS], f"--out {FOLDER}"),
+    (["bulk", "search", ADDRESS, "q", "--out", "a"], f"TABLE {FOLDER}"),
+    (["bulk", "neighbours", ADDRESS, "--out", "a"], f"TABLE {FOLDER}"),
+    (["table", "stats", "postgresql:me:Sekret99@127.0.0.1:1/shop"], "TABLE is no address"),
+    (["table", "stats", "postgresql//me:Sekret99@127.0.0.1:1/shop"], "TABLE is no address"),
+    (["table", "stats", "postgresql:/me:Sekret99@127.0.0.1:1/shop"], "TABLE is no address"),
+    (["table", "stats", "host=127.0.0.1 password=Sekret99 dbname=shop"], "TABLE has a password"),
+    (["table", "stats", "host=127.0.0.1 PASSWORD = Sekret99"], "TABLE has a password"),
+    (["serve", "qdrant:/Sekret99@h/c"], "TABLE is no address"),
+    (["copy", "t", "postgresql://me:Sek@ret99@127.0.0.1:1/shop"], ""),
+    (["table", "stats", "postgresql://me:%Sekret99@127.0.0.1:1/shop"], ""),
+]
+RIGHT = [
+    (["index", "run", "digits", "--to", ADDRESS], "run does not exist"),
+    (["search", ADDRESS, "id:1"], "see that the server runs"),
+    (["serve", ADDRESS], "see that the server runs"),
+    (["copy", ADDRESS, "new"], "see that the server runs"),
+    (["copy", "t", ADDRESS], "t has no manifest"),
+    (["table", "stats", ADDRESS], "see that the server runs"),
+    (["table", "check", ADDRESS], "see that the server runs"),
+    (["table", "compact", ADDRESS], "folder"),
+    (["table", "stats", "postgresql://127.0.0.1:1/x?password=Sekret99"], "see that the server"),
 ]
 
 
-@pytest.mark.parametrize("words", WRONG, ids=lambda words: " ".join(words[:2]))
-def test_it_is_one_line(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "t").mkdir()
+def named(value: Any) -> str:
+    return " ".join(value[:2]) if isinstance(value, list) else ""
+
+
+def mistake(words: list[str], capsys: Any) -> str:
+    """What a command says that cannot be: one line, without the password."""
     with pytest.raises(SystemExit) as ended:
         run(words)
     said = capsys.readouterr()
@@ -48,7 +64,28 @@ def test_it_is_one_line(
     assert said.out == ""
     assert len(said.err.strip().splitlines()) == 1
     assert "ret99" not in said.err
+    return str(said.err)
+
+
+@pytest.mark.parametrize(("words", "expected"), WRONG, ids=named)
+def test_it_is_one_line(
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t").mkdir()
+    assert expected in mistake(words, capsys)
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize(("words", "expected"), RIGHT, ids=named)
+def test_where_addresses_are_taken_they_are_used(
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t").mkdir()
+    said = mistake(words, capsys)
+    assert expected in said
+    assert FOLDER not in said
 
 
 def test_every_command_looks() -> None:

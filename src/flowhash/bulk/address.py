@@ -7,25 +7,54 @@ import socket
 from flowhash.errors import InputError
 
 ANSWER_SECONDS = 10.0  # for an address to answer
+MOST_WORDS = 300  # letters of an error that are shown
 
 
-def knock(address: str) -> None:
-    """See that somebody listens, because Ray itself waits for minutes."""
+def knock(address: str, named: str) -> None:
+    """See that somebody listens, because Ray itself waits for minutes.
+
+    Args:
+        address: host:port or ray://host:port.
+        named: the same in words, for the message.
+
+    Raises:
+        InputError: it is no such address, or nobody does.
+    """
+    host, port = _parts(address)
+    try:
+        socket.create_connection((host, port), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"no Ray cluster answers at {named}: {line_of(error)}; start one with `ray start "
+            "--head`, or give --ray local for one on this machine"
+        ) from error
+
+
+def listens(address: str) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection(_parts(address), ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _parts(address: str) -> tuple[str, int]:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise InputError(
             f"--ray is {address!r}; expected local, auto, host:port or ray://host:port"
         )
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"no Ray cluster answers at {address}: {line_of(error)}; start one with `ray start "
-            "--head`, or give --ray local for one on this machine"
-        ) from error
+    return host.strip("[]"), int(port)
 
 
 def line_of(error: BaseException) -> str:
     """What an error says, in one line: the last, which says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__).rstrip(".")
+
+
+def said_by(error: BaseException) -> str:
+    """All that an error says, in one line: of versions that differ, each is on its own."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return (words if len(words) <= MOST_WORDS else f"{words[:MOST_WORDS]}…").rstrip(".")

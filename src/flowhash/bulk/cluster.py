@@ -3,14 +3,12 @@
 Each worker is an actor that does one part at a time, so that what it opened serves many parts. A
 part is only given to a worker that has answered: one that waits for a free CPU, perhaps for ever,
 holds nobody up. When a worker or its node dies, its part goes back to the others, and another
-worker is asked for. A worker takes one CPU, and one CPU of the cluster is left free, because
-programs whose actors take every CPU wait for themselves.
+worker is asked for.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
 import sys
 import time
@@ -19,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import flowhash
-from flowhash.bulk.address import knock, line_of
-from flowhash.bulk.job import Done, Job, Worker
+from flowhash.bulk.address import line_of
+from flowhash.bulk.connection import AUTO, LOCAL, Head, connect
+from flowhash.bulk.hiring import Hiring
+from flowhash.bulk.job import Done, Job
 from flowhash.errors import InputError, StorageError
 from flowhash.extras import require
-from flowhash.threads import available_threads
 
-LOCAL = "local"
 MOST_DEATHS = 5  # of workers at one part
 MOST_FAILED_STARTS = 5  # one after the other
 PATIENCE = 30.0  # seconds without a worker before it is said
@@ -64,15 +62,23 @@ class RayRunner:
         MissingExtraError: Ray is not installed.
     """
 
+    here = False
+
     def __init__(self, address: str, workers: int | None = None, gpus: float = 0) -> None:
-        self.address, self._asked, self._gpus = address, workers, gpus
+        self.address = address
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         self._ray: Any = require("ray", "ray")
         self._errors: Any = require("ray.exceptions", "ray")
         self._ours = not self._ray.is_initialized()
         if self._ours:
-            self._connect()
+            connect(self._ray, address, workers)
+        # Of ray:// Ray's own server is looked at, which is all that this machine may see.
+        found = address if address.startswith("ray://") else self._found()
+        if address in (LOCAL, AUTO):  # for messages
+            self.address = found or address
+        self._head = Head(found)
+        self._hiring = Hiring(self._ray, self.address, workers, gpus)
         self._under_way: dict[Any, Call] = {}
         self._idle: list[Any] = []
         self._failed_starts = self._runs = 0
@@ -86,7 +92,7 @@ class RayRunner:
     def close(self) -> None:
         """Let the workers go, and leave the cluster."""
         for worker in [*self._idle, *(call.worker for call in self._under_way.values())]:
-            self._dismiss(worker)
+            self._hiring.dismiss(worker)
         self._idle.clear()
         self._under_way.clear()
         if self._ours:
@@ -101,7 +107,7 @@ class RayRunner:
         """
         waiting = collections.deque(parts)
         deaths: collections.Counter[int] = collections.Counter()
-        size = self._size() if parts else 0
+        size = self._hiring.size() if parts else 0
         heard = time.monotonic()
         self._runs += 1
         try:
@@ -109,8 +115,9 @@ class RayRunner:
             shared = self._ray.put(job) if parts else None
             self._ask_idle()  # they may have died between the runs
             while waiting or self._has_parts():
-                self._hand_out(shared, waiting, size)
-                ready, _ = self._ray.wait(list(self._under_way), timeout=1.0)
+                # Without a head nobody new comes, and asking for workers would wait for it.
+                self._hand_out(shared, waiting, size if self._head.look() else 0)
+                ready = self._some_ready()
                 if ready or self._has_parts():
                     heard = time.monotonic()
                 elif time.monotonic() - heard > PATIENCE:
@@ -132,11 +139,19 @@ class RayRunner:
         finally:
             self._forget_parts()
 
+    def _some_ready(self) -> list[Any]:
+        """What was answered, after a second at the most."""
+        if not self._under_way:
+            time.sleep(1.0)
+            return []
+        ready: list[Any] = self._ray.wait(list(self._under_way), timeout=1.0)[0]
+        return ready
+
     def _hand_out(self, job: Any, waiting: collections.deque[int], size: int) -> None:
         """Give parts to workers that have none; ask for more workers if there are too few."""
         there = len(self._idle) + len(self._under_way)
         for _ in range(there, min(size, len(waiting) + len(self._under_way))):
-            worker = self._hire(size)
+            worker = self._hiring.hire(size)
             self._under_way[worker.version.remote()] = Call(worker, known=False)
         while waiting and self._idle:
             worker, part = self._idle.pop(), waiting.popleft()
@@ -150,7 +165,7 @@ class RayRunner:
             cause = getattr(error, "cause", None)
             raise cause if isinstance(cause, Exception) else error from None
         except self._errors.RayError as error:
-            self._dismiss(call.worker)
+            self._hiring.dismiss(call.worker)
             if not call.known:
                 self._note_failed_start(error)
             return None
@@ -193,17 +208,6 @@ class RayRunner:
                 "FlowHash, with the extra [ray], on every node"
             ) from error
 
-    def _hire(self, size: int) -> Any:
-        share = 1.0 if size <= self._cpus() - 1 else 0.5
-        remote = self._ray.remote(
-            num_cpus=share, num_gpus=self._gpus, max_restarts=0, scheduling_strategy="SPREAD"
-        )
-        return remote(Worker).remote(1)
-
-    def _dismiss(self, worker: Any) -> None:
-        with contextlib.suppress(Exception):  # it may be gone already, and the cluster with it
-            self._ray.kill(worker)
-
     def _has_parts(self) -> bool:
         return any(call.part is not None for call in self._under_way.values())
 
@@ -211,46 +215,19 @@ class RayRunner:
         """Stop workers that are still at a part which nobody waits for any more."""
         for reference, call in list(self._under_way.items()):
             if call.part is not None:
-                self._dismiss(call.worker)
+                self._hiring.dismiss(call.worker)
                 del self._under_way[reference]
 
     def _say_waiting(self) -> float:
-        what = "CPU and GPU" if self._gpus else "CPU"
-        print(
-            f"flowhash: waiting for a free {what} of the cluster at {self.address}; Ctrl-C stops",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self._head.look():
+            print(
+                f"flowhash: waiting for {self._hiring.wanted()}; the work goes on when there is "
+                "one, Ctrl-C stops",
+                file=sys.stderr,
+                flush=True,
+            )
         return time.monotonic()
 
-    def _cpus(self) -> int:
-        return int(self._ray.cluster_resources().get("CPU", 0))
-
-    def _size(self) -> int:
-        """How many workers; a worker takes half a CPU where whole ones would take them all."""
-        cpus = self._cpus()
-        if self._asked is None:
-            return max(1, cpus - 1)
-        most = max(1, 2 * cpus - 1)
-        if self._asked > most:
-            raise InputError(
-                f"--workers is {self._asked}, but the cluster at {self.address} has {cpus} CPUs; "
-                f"expected {most} at the most"
-            )
-        return self._asked
-
-    def _connect(self) -> None:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if self.address == LOCAL:
-            # One more than there are workers, which is the one that stays free.
-            options["num_cpus"] = (self._asked or available_threads()) + 1
-            options["include_dashboard"] = False
-        elif self.address != "auto":
-            knock(self.address)
-        try:
-            self._ray.init(address=self.address, **options)
-        except Exception as error:  # of many kinds, all of them about the address
-            raise InputError(
-                f"no Ray cluster answers at {self.address}: {line_of(error)}; start one with `ray "
-                "start --head`, or give --ray local for one on this machine"
-            ) from error
+    def _found(self) -> str | None:
+        """Where the head is; None for a caller's own connection that does not say so."""
+        return getattr(self._ray.get_runtime_context(), "gcs_address", None)

@@ -22,14 +22,14 @@ FACTS = b"flowhash"  # the key of our JSON in a file's metadata
 
 def matrix(values: NDArray[Any]) -> Any:
     """Rows of one length as a column of lists [n, width]."""
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
     return arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
 def lists(values: NDArray[Any], counts: NDArray[np.int64]) -> Any:
     """The first ``counts[i]`` values of each row as a column of lists [n, most]."""
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     flat = values.reshape(-1)
@@ -40,7 +40,7 @@ def lists(values: NDArray[Any], counts: NDArray[np.int64]) -> Any:
 
 def plain(values: NDArray[Any] | Sequence[Any]) -> Any:
     """A column of numbers or strings."""
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     text = not isinstance(values, np.ndarray) or values.dtype.kind in "OU"
     return arrow.array(values, arrow.string()) if text else arrow.array(values)
 
@@ -65,8 +65,8 @@ def write_columns(
     place: Place, path: Path, columns: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> None:
     """Write a parquet file of a work in one step, with facts about it in its metadata."""
-    arrow = require("pyarrow", "ray")
-    parquet = require("pyarrow.parquet", "ray")
+    arrow = require("pyarrow", "parquet")
+    parquet = require("pyarrow.parquet", "parquet")
     table = arrow.table(dict(columns)).replace_schema_metadata({FACTS: json.dumps(facts)})
     with new_file(place, path) as unfinished:
         parquet.write_table(
@@ -82,7 +82,7 @@ def read_columns(path: Path, names: Sequence[str] | None = None) -> Any:
         DamagedFileError: it is missing or damaged; the message names it.
         InputError: it has no such columns.
     """
-    parquet = require("pyarrow.parquet", "ray")
+    parquet = require("pyarrow.parquet", "parquet")
     checked = {"page_checksum_verification": True}
     with naming_damage(path), parquet.ParquetFile(path, **checked) as file:
         missing = [name for name in names or () if name not in file.schema_arrow.names]
@@ -97,7 +97,7 @@ def read_columns(path: Path, names: Sequence[str] | None = None) -> Any:
 
 def read_head(path: Path) -> tuple[Any, int, dict[str, Any], int]:
     """The schema of a parquet file, its rows, what we have noted in it, and its bytes unpacked."""
-    parquet = require("pyarrow.parquet", "ray")
+    parquet = require("pyarrow.parquet", "parquet")
     with naming_damage(path):
         head = parquet.read_metadata(path)
         facts = json.loads((head.metadata or {}).get(FACTS, b"{}"))
@@ -108,7 +108,7 @@ def read_head(path: Path) -> tuple[Any, int, dict[str, Any], int]:
 @contextlib.contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
     """Whatever goes wrong with reading a file is said with its name."""
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     try:
         yield
     except (DamagedFileError, InputError):
@@ -123,7 +123,7 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 def rows_of(path: Path, name: str, column: Any, dtype: Any) -> NDArray[Any]:
     """A column of lists, all of one length, as an array [n, width]."""
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     column = column.combine_chunks()
     kind = column.type
     if arrow.types.is_fixed_size_list(kind):

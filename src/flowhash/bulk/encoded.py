@@ -107,7 +107,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _widths(path: Path, schema: Any) -> dict[str, int]:
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     found = {}
     for name in ("code", "embedding", "buckets"):
         if name in schema.names:
@@ -122,7 +122,7 @@ def _widths(path: Path, schema: Any) -> dict[str, int]:
 
 
 def _id_kind(path: Path, schema: Any) -> str | None:
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     if "id" not in schema.names:
         return None
     kind = schema.field("id").type

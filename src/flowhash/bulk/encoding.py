@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ROWS = 50_000  # items of a part
 BATCH = 5000  # items that are in memory at once
+DEVICES = ("auto", "cpu", "cuda")
 ID_KINDS = {"numbers": "int64", "names": "string"}
 
 
@@ -167,12 +168,13 @@ def encode(
         InputError: the encoder does not take the items, or ``out`` holds something else.
     """
     require("torch", "learn")
-    require("pyarrow", "ray")
+    require("pyarrow", "parquet")
     from flowhash.encoder import Encoder
 
     loaded = Encoder.load(encoder)
     items = source.open(loaded)
     _check(loaded, items, source, choices, rows)
+    _try(loaded, items, source, choices.device if runner.here else "cpu")
     kind = choices.ids or ("names" if items.files else "numbers")
     chosen = Choices(
         kind, choices.probe or loaded.active, choices.pictures, choices.batch, choices.device
@@ -201,6 +203,8 @@ def _check(
         raise InputError(
             f"--probe is {choices.probe}; expected 1 to {encoder.buckets}, the number of buckets"
         )
+    if choices.device.partition(":")[0] not in DEVICES:
+        raise InputError(f"--device is {choices.device!r}; expected {', '.join(DEVICES)}")
     if choices.batch < 1 or (rows is not None and rows < 1):
         raise InputError(f"--batch is {choices.batch}, --rows {rows}; expected 1 or more")
     if items.items.kind != encoder.preprocessing.kind:
@@ -210,8 +214,12 @@ def _check(
         )
     if not len(items):
         raise InputError(f"{source.source} has no items; give at least one")
+
+
+def _try(encoder: Encoder, items: Collection, source: Source, device: str) -> None:
+    """Encode the first item; on the CPU for a cluster, where perhaps only workers have GPUs."""
     try:
-        encoder.encode(items.take(np.arange(1)), device=choices.device)
+        encoder.encode(items.take(np.arange(1)), device=device)
     except InputError as error:
         raise InputError(f"{source.source} does not fit the encoder {error}") from error
 

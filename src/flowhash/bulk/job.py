@@ -37,7 +37,13 @@ class Done:
 
 
 class Runner(Protocol):
-    """Does the parts of jobs: in this process, or on a cluster."""
+    """Does the parts of jobs: in this process, or on a cluster.
+
+    Attributes:
+        here: whether in this process.
+    """
+
+    here: bool
 
     def run(self, job: Job, parts: Sequence[int]) -> Iterator[Done]:
         """Do these parts, in any order; each is told when it is on disk."""
@@ -82,6 +88,8 @@ class Worker:
 
 class LocalRunner:
     """Does one part after the other in this process, with all cores."""
+
+    here = True
 
     def run(self, job: Job, parts: Sequence[int]) -> Iterator[Done]:
         """Do these parts in their order."""

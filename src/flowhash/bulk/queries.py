@@ -60,7 +60,7 @@ class Unpacking:
 
 def _ids(path: Path, column: Any) -> dict[str, NDArray[Any]]:
     """Ids as arrays of a file: numbers, or all strings as bytes one after another."""
-    arrow = require("pyarrow", "ray")
+    arrow = require("pyarrow", "parquet")
     if column.null_count:
         raise InputError(
             f"{path}: {column.null_count} queries have no id; give every query one, or leave the "

@@ -57,7 +57,7 @@ class Running:
         """Who does the parts; a worker takes a GPU where it encodes on cuda."""
         from flowhash.bulk import LocalRunner, RayRunner
 
-        require("pyarrow", "ray")
+        require("pyarrow", "parquet" if self.ray is None else "ray")
         if self.ray is None:
             if self.workers is not None:
                 raise InputError("--workers is for a cluster; give --ray, too, or leave it out")

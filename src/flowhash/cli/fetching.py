@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
 from flowhash.bars import shown as with_bar
+from flowhash.cli.aside import aside
 from flowhash.cli.notes import Notes, shown
 from flowhash.cli.reply import Reply, count
 from flowhash.engines import RemoteEngine, open_engine
@@ -33,18 +32,16 @@ def fetch(address: str, folder: Path, reply: Reply) -> None:
         raise InputError(f"{folder} is there already; expected a new folder for the copy")
     began = time.monotonic()
     with open_engine(address) as engine:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Beside its place, so that renaming it is one step.
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
-            items = _filled(engine, made / "table", folder, reply)
-            (made / "table").replace(folder)
-            flush_folder(folder.parent)
+            with aside(folder) as made:
+                items = _filled(engine, made, folder, reply)
+                _put(made, folder)
         except KeyboardInterrupt:
-            print(f"flowhash: stopped; nothing was written to {folder}", file=sys.stderr)
+            print(
+                f"flowhash: stopped; nothing was written to {folder}, the same command begins anew",
+                file=sys.stderr,
+            )
             sys.exit(130)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
     seconds = time.monotonic() - began
     reply.result(
         {"table": folder, "address": shown(address), "items": items, "seconds": seconds},
@@ -52,6 +49,20 @@ def fetch(address: str, folder: Path, reply: Reply) -> None:
         f"{seconds:.1f} s",
         f"next: flowhash search {shlex.quote(str(folder))} QUERY",
     )
+
+
+def _put(made: Path, folder: Path) -> None:
+    """Give a folder its name, unless somebody made one of this name meanwhile."""
+    try:
+        made.replace(folder)
+    except OSError as error:
+        if not folder.exists():
+            raise
+        raise InputError(
+            f"{folder} was made by somebody else meanwhile, and is left as it is; give another "
+            "folder"
+        ) from error
+    flush_folder(folder.parent)
 
 
 def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int:

@@ -151,7 +151,7 @@ def _added(work: Indexing, out: str | Path, batch: int, device: str, reply: Repl
         return work.run(batch, device, reply)
     except KeyboardInterrupt:
         print(
-            f"flowhash: stopped; {work.done:,} of {total} are in {shown(out)}, the same command "
+            f"flowhash: stopped; {work.stored:,} of {total} are in {shown(out)}, the same command "
             "goes on",
             file=sys.stderr,
         )
@@ -159,7 +159,7 @@ def _added(work: Indexing, out: str | Path, batch: int, device: str, reply: Repl
     except StorageError as error:
         if isinstance(out, Path):
             raise
-        raise and_goes_on(error, work.done, len(work.collection)) from error
+        raise and_goes_on(error, work.stored, len(work.collection)) from error
 
 
 def _was_there(reply: Reply, source: str, out: str | Path, table: BrowsedEngine) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
 SETTINGS = notes.SETTINGS
+AT_ONCE = 500  # items that are stored at once, of a batch that is noted at once
 USUAL_BATCH = 500  # of journals that do not say how many items were added at a time
 ID_KINDS = {"numbers": "int64", "names": "string"}
 
@@ -115,6 +116,7 @@ class Indexing:
         self.done, self.first, self.finished = 0, table.next_id, False
         self.batch, self.ids = USUAL_BATCH, Ranges()
         self._go_on(self.notes.read(self.journal))
+        self.stored = self.done  # more than the journal knows in the middle of a batch
 
     def begin_anew(self) -> None:
         """Forget what was done: all items are added, under new numbers."""
@@ -123,6 +125,7 @@ class Indexing:
     def run(self, batch: int, device: str, reply: Reply) -> int:
         """Add what is left; how many items that was."""
         start, total, self.batch = self.done, len(self.collection), batch
+        self.stored = start
         if start:
             reply.say(f"going on after {start:,} of {count(total, 'item')}")
         self._note()
@@ -185,15 +188,25 @@ class Indexing:
 
     def _parts(self, start: int, batch: int, device: str) -> Iterator[Any]:
         for begin in range(start, len(self.collection), batch):
-            places = np.arange(begin, min(begin + batch, len(self.collection)))
-            items = self.collection.take(places)
-            yield self.encoder.add(
-                self.table,
-                items,
-                ids=self._ids(places),
-                payloads=self.collection.payloads(begin, items, self.pictures),
-                device=device,
-            )
+            end = min(begin + batch, len(self.collection))
+            added = []
+            for first in range(begin, end, AT_ONCE):
+                places = np.arange(first, min(first + AT_ONCE, end))
+                added.append(self._add(places, device))
+                self.stored += len(places)
+            yield np.concatenate(added)
+
+    def _add(self, places: Any, device: str) -> Any:
+        """Store some items; their ids."""
+        items = self.collection.take(places)
+        return self.encoder.add(
+            self.table,
+            items,
+            ids=self._ids(places),
+            payloads=self.collection.payloads(int(places[0]), items, self.pictures),
+            batch_size=AT_ONCE,
+            device=device,
+        )
 
     def _ids(self, places: Any) -> Any:
         if self.names:

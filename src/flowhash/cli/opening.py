@@ -98,9 +98,12 @@ def writable(folder: Path) -> None:
 
 
 def and_goes_on(error: StorageError, done: int, total: int) -> StorageError:
-    """What a lost server leaves, in the words that an interrupt has."""
+    """What a lost server leaves, in the words that an interrupt has.
+
+    It is a least number: what the server stored last it may have had no time to confirm.
+    """
     words = (
-        f"{error.strerror or error}; {done:,} of {total:,} items are stored, the same command goes "
-        "on"
+        f"{error.strerror or error}; at least {done:,} of {total:,} items are stored, the same "
+        "command goes on"
     )
     return StorageError(words) if error.errno is None else StorageError(error.errno, words)

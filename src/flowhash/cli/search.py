@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.cli.notes import Notes, own_encoder, place_of, shown
-from flowhash.cli.opening import load_encoder
+from flowhash.cli.opening import encoder_folder, load_encoder
 from flowhash.cli.reply import Reply
 from flowhash.data.files import read_npy
 from flowhash.data.opening import FILES
@@ -54,6 +54,8 @@ def search(text: str, encoder: Path | None, asked: Asked, device: str, reply: Re
             f"--where is for addresses: {place} is a folder, and only an engine, such as "
             "PostgreSQL, filters by payloads. `flowhash copy` puts a table into one"
         )
+    if encoder is not None:  # also where no query needs it
+        encoder_folder(encoder)
     with open_any(place) as table:
         if not len(table):
             raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")

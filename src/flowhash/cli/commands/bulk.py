@@ -16,15 +16,18 @@ Ray = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="A Ray cluster: local for one on this machine, auto for the one that runs here, "
-        "host:port or ray://host:port. Without it, this process does it.",
+        help="Do the parts on a Ray cluster: host:port or ray://host:port, auto for the one that "
+        "runs here, local for a new one on this machine. Without it no Ray is needed: this process "
+        "does them, one after another, with all cores.",
         rich_help_panel=WHERE,
     ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Of the cluster; all its CPUs but one if not told.", rich_help_panel=WHERE
+        min=1,
+        help="Of the cluster, with --ray; all its CPUs but one if not told.",
+        rich_help_panel=WHERE,
     ),
 ]
 Restart = Annotated[bool, typer.Option("--restart", help="Drop what is in --out and begin anew.")]
@@ -35,7 +38,11 @@ Top = Annotated[int, typer.Option(min=1, help="How many to find of each.")]
 def register(app: typer.Typer) -> None:
     """Add these commands."""
     group = typer.Typer(
-        help="Work in parts, on many machines: encode, index, search, find neighbours.",
+        help="Encode, index, search, find neighbours in parts: for very many items or queries.\n\n"
+        "Without --ray a command does its parts in this process, one after another. With --ray "
+        "ADDRESS a Ray cluster (docs.ray.io) does them, on many machines at once, all of which "
+        "must see the same folders; the result is the same. Stopped or killed, the same command "
+        "goes on with the parts that are missing.",
         no_args_is_help=True,
     )
     example = "Example:  flowhash bulk encode pets.run pets --out pets.encoded --ray auto"

@@ -236,8 +236,9 @@ def copy(
 ) -> None:
     """Copy a table into PostgreSQL or Qdrant, or back into a folder, and compare the two.
 
-    Ctrl-C, or a server that is lost, leaves a copy that nobody can search; the same command goes on
-    where it stopped.
+    To an address: Ctrl-C, or a server that is lost, leaves a copy that nobody can search; the same
+    command goes on where it stopped. To a folder: it appears when it is whole; what was stopped or
+    killed begins anew. From one address to another, copy to a folder, then from there.
     """
     from flowhash.cli.copy import copy
 

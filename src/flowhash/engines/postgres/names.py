@@ -71,8 +71,9 @@ def find_names(connection: Connection, address: Address) -> Names:
         raise StorageError(f"{address.shown}: no schema of the search path is there; name one")
     if extension is None and offers_vector(connection):
         raise StorageError(
-            f"{address.shown} has no extension vector, but its server has pgvector; run CREATE "
-            "EXTENSION vector in this database"
+            f"{address.shown}: there is no FlowHash table, and no extension vector; `flowhash "
+            "index --to` or `flowhash copy` make both, or run CREATE EXTENSION vector in this "
+            "database"
         )
     if extension is None:
         raise StorageError(

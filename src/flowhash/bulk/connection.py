@@ -1,0 +1,103 @@
+"""How one gets to a Ray cluster, and whether its head is still there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from flowhash.bulk.address import knock, listens, said_by
+from flowhash.errors import InputError
+from flowhash.threads import available_threads
+
+LOCAL, AUTO = "local", "auto"
+VARIABLE = "RAY_ADDRESS"
+LOOK_SECONDS = 5.0  # between two looks at the head
+# Before Ray gives it up: after a minute it ends this process, with no word of what goes on.
+GONE_SECONDS = 30.0
+
+
+def connect(ray: Any, address: str, workers: int | None) -> None:
+    """Join a cluster, or start one on this machine.
+
+    Args:
+        ray: the module.
+        address: "local", "auto", host:port or ray://host:port.
+        workers: that a cluster on this machine is for; None for its cores.
+
+    Raises:
+        InputError: there is none; the message says where it was looked for, and what to do.
+    """
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    tried = address
+    if address == LOCAL:
+        # One more than there are workers, which is the one that stays free.
+        options["num_cpus"] = (workers or available_threads()) + 1
+        options["include_dashboard"] = False
+        tried = "this machine"
+    elif address == AUTO:
+        told = os.environ.get(VARIABLE, "")
+        tried = f"{told}, which {VARIABLE} names" if told else "this machine"
+        if ":" in told:
+            knock(told, tried)
+    else:
+        knock(address, address)
+    try:
+        ray.init(address=address, **options)
+    except Exception as error:  # of many kinds, all of them about the address
+        raise InputError(_no_cluster(address, tried, error)) from error
+
+
+def _no_cluster(address: str, tried: str, error: Exception) -> str:
+    if address == LOCAL:
+        return (
+            f"a Ray cluster on this machine does not start: {said_by(error)}; leave --ray out to "
+            "work in this process"
+        )
+    start = "start one with `ray start --head`, or give --ray local for one on this machine"
+    if address == AUTO and isinstance(error, ConnectionError):  # Ray's words are of other options
+        return (
+            f"--ray auto finds no Ray cluster on {tried}; {start}. Give the address of one on "
+            "another machine as --ray HOST:6379"
+        )
+    return (
+        f"--ray {address} gets no answer from a Ray cluster at {tried}: {said_by(error)}; {start}"
+    )
+
+
+class Head:
+    """The head of a cluster, which is looked at from time to time.
+
+    Args:
+        address: host:port or ray://host:port; None where it is not known, and not looked at.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._looked = time.monotonic()
+        self._silent: float | None = None  # since when
+
+    def look(self) -> bool:
+        """Whether it answers, or did a moment ago.
+
+        Raises:
+            ConnectionError: it has not answered for long.
+        """
+        now = time.monotonic()
+        if self._address is None or now - self._looked < LOOK_SECONDS:
+            return self._silent is None
+        self._looked = now
+        if listens(self._address):
+            self._silent = None
+        elif self._silent is None:
+            self._silent = now
+            print(
+                f"flowhash: the head of the cluster at {self._address} does not answer; waiting "
+                f"{GONE_SECONDS:.0f} s for it",
+                file=sys.stderr,
+                flush=True,
+            )
+        elif now - self._silent > GONE_SECONDS:
+            raise ConnectionError(f"its head has not answered for {now - self._silent:.0f} s")
+        return self._silent is None
