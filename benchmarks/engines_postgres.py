@@ -149,7 +149,7 @@ def _same(engine: RemoteEngine, table: HashTable, order: np.ndarray, asked: np.n
 
 
 def copying(address: str, rows: int, repeats: int) -> dict[str, float]:
-    """Items a second of ``flowhash copy``, and of COPY of the same bytes with and without keys."""
+    """Items a second of ``flowhash copy``, and of COPY of the same bytes, with or without keys."""
     with tempfile.TemporaryDirectory() as folder:
         made = HashTable.create(Path(folder) / "table", buckets=BUCKETS, dim=DIM)
         generator = np.random.default_rng(0)
@@ -162,32 +162,30 @@ def copying(address: str, rows: int, repeats: int) -> dict[str, float]:
             settle(address)
             return seconds(lambda: copy(made, place))
 
-        works = (
-            copied,
-            lambda: _bare(address, made, keys=True),
-            lambda: _bare(address, made, keys=False),
-        )
+        works = {
+            "copy": copied,
+            "bare": lambda: _bare(address, made, keys=None),
+            "bare_then_keys": lambda: _bare(address, made, keys="after"),
+            "bare_into_keys": lambda: _bare(address, made, keys="before"),
+        }
         lines = []
         for turn in range(repeats):
-            line = [0.0] * len(works)
-            for shift in range(len(works)):  # another one is first in every turn
-                number = (turn + shift) % len(works)
-                line[number] = works[number]()
-            lines.append(line)
+            # Another one is first in every turn.
+            names = [list(works)[(turn + shift) % len(works)] for shift in range(len(works))]
+            lines.append({name: works[name]() for name in names})
         with open_engine(place) as engine:
             assert len(engine) == rows
         made.close()
-    return {
-        "rows": rows,
-        "copy": rows / median([line[0] for line in lines]),
-        "bare_with_keys": rows / median([line[1] for line in lines]),
-        "bare_without_keys": rows / median([line[2] for line in lines]),
-        "ratio_with_keys": median([line[1] / line[0] for line in lines]),
-        "ratio_without_keys": median([line[2] / line[0] for line in lines]),
+    rates = {name: rows / median([line[name] for line in lines]) for name in works}
+    ratios = {
+        name.replace("bare", "ratio"): median([line[name] / line["copy"] for line in lines])
+        for name in works
+        if name != "copy"
     }
+    return {"rows": rows, **rates, **ratios}
 
 
-def _bare(address: str, table: HashTable, keys: bool) -> float:
+def _bare(address: str, table: HashTable, keys: str | None) -> float:
     """The time of one COPY, of bytes that are ready before it begins, in one transaction."""
     source = Source(table)
     groups = [source.rows(*piece).copied() for piece in source.pieces(0, 1 << 15, False)]
@@ -201,12 +199,14 @@ def _bare(address: str, table: HashTable, keys: bool) -> float:
             f" vector({DIM}) NOT NULL, others integer[], payload json)"
         )
         connection.execute("ALTER TABLE bare ALTER embedding SET STORAGE PLAIN")
-        if keys:
+        if keys == "before":
             schema.make_keys(connection, names)
 
         def work() -> None:
             with writing.transaction(connection):
                 writing.copy_rows(connection, names, groups)
+                if keys == "after":
+                    schema.make_keys(connection, names)
 
         settle(address)
         spent = seconds(work)

@@ -10,8 +10,9 @@ from scipy.optimize import nnls
 
 from scale_bytes import SIZES
 from scale_data import DIM
+from scale_figures import Machine, Plan
 from scale_loads import Met
-from scale_model import Machine, Plan, batch_seconds, estimate, merges, rows_met
+from scale_model import batch_seconds, estimate, merges, rows_met
 
 ROW = DIM * SIZES["float16"]
 BATCHES = (1_000, 10_000, 100_000)

@@ -14,7 +14,6 @@ import argparse
 import dataclasses
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,128 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash import HashTable
+from flowhash.errors import InputError, StorageError
 from flowhash.table.stats import expected_share
 from scale_bytes import CHECKED, SIZES, item_bytes, postgres_bytes, qdrant_bytes
+from scale_figures import Estimate, Machine, Plan
 from scale_loads import Met, expected_rows, met_rows, skew_of, trained_skews
+from scale_words import told
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 PART = 500_000  # items of one add
 FAN = 8  # segments of like size that are merged into one
 SPARE = 0.8  # the share of a node's memory that items may take
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Measured rates; seconds and bytes.
-
-    Attributes:
-        read: seconds to read and unpack one byte of a bucket, once for all its queries of a batch.
-        compare: seconds to compare one number with one query's, in a batch.
-        query: seconds of a query in a batch, whatever it scans.
-        call: seconds of a search of one query, whatever it scans.
-        call_read: seconds a byte that it scans.
-        scattered: by how much a batch takes longer with k > 1, whose rows lie apart.
-        call_scattered: the same for a search of one query.
-        touch: seconds a byte to fetch it from the disk and check it, the first time.
-        opening: seconds to open a table, however small.
-        opening_byte: seconds a byte of its files.
-        add: seconds a byte to add items.
-        merge: seconds a byte to merge segments.
-        merge_item: bytes of memory that an item takes while it is merged, beside the mapped files.
-        process: bytes of a process that searches, beside what it maps.
-        encode: items a second, or None.
-    """
-
-    read: float
-    compare: float
-    query: float
-    call: float
-    call_read: float
-    scattered: float
-    call_scattered: float
-    touch: float
-    opening: float
-    opening_byte: float
-    add: float
-    merge: float
-    merge_item: float
-    process: float
-    encode: float | None = None
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a table will take; bytes and seconds.
-
-    Attributes:
-        items: how many.
-        buckets: d.
-        active: k.
-        disk: of the files.
-        building_disk: at the most, while everything is merged.
-        memory: of the one machine that maps the files, so that nothing is read from the disk twice.
-        merging_memory: while everything is merged; most of it is mapped files, which the system
-            may drop.
-        scanned: items that a query is compared with.
-        opening: of a table, in a process that has FlowHash loaded.
-        latency: of one query, one thread, warm.
-        cold: the same, if nothing of it was in memory.
-        rate: queries a second of a batch, warm.
-        encode: seconds to encode all items; None if the rate is not known.
-        build: seconds to add and merge them all.
-        copy: seconds to carry the files to another machine.
-        postgres: bytes of rows and indexes, on its disk.
-        citus_nodes: machines whose memory holds its rows and indexes.
-        qdrant: bytes of memory, by its own rule.
-        qdrant_nodes: machines that have so much.
-    """
-
-    items: float
-    buckets: int
-    active: int
-    disk: float
-    building_disk: float
-    memory: float
-    merging_memory: float
-    scanned: float
-    opening: float
-    latency: float
-    cold: float
-    rate: float
-    encode: float | None
-    build: float
-    copy: float
-    postgres: float
-    citus_nodes: int
-    qdrant: float
-    qdrant_nodes: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked for, beside the number of items.
-
-    Attributes:
-        dim: numbers of an embedding.
-        buckets: d.
-        active: k.
-        skew: by how much a query scans more than it would if codes spread evenly.
-        dtype: of the stored embeddings.
-        payload: bytes of an item's JSON; 0 for none.
-        batch: queries that are asked together.
-        node: bytes of memory of one machine.
-        network: bytes a second between machines; not measured.
-    """
-
-    dim: int = 64
-    buckets: int = 4096
-    active: int = 1
-    skew: float = 1.0
-    dtype: str = "float16"
-    payload: int = 0
-    batch: int = 10_000
-    node: float = 64e9
-    network: float = 1.25e9
 
 
 def batch_seconds(machine: Machine, met: Met, plan: Plan) -> float:
@@ -214,32 +102,56 @@ def table_skew(table: HashTable) -> float:
     return stats.expected_suf / stats.suf
 
 
+def from_table(place: str, asked: set[str]) -> tuple[dict[str, Any], NDArray[np.int64] | None]:
+    """What a table says of a plan, and its loads, unless what is asked for makes it another."""
+    with HashTable.open(place) as table:
+        if not len(table):
+            raise InputError(f"{place} is empty; give a table that has items")
+        given = {name: getattr(table, name) for name in ("dim", "buckets", "active", "dtype")}
+        given["skew"] = table_skew(table)
+        # Another d, k or skew is another table, whose loads nobody knows.
+        known = not asked & {"buckets", "active", "skew"}
+        return given, table.bucket_loads() if known else None
+
+
+def check(items: float, plan: Plan) -> None:
+    """See that the numbers can be those of a table.
+
+    Raises:
+        InputError: they cannot.
+    """
+    least = {"payload": 0}
+    given = {"items": items} | dataclasses.asdict(plan)
+    for name, value in given.items():
+        if name != "dtype" and not least.get(name, 1e-9) <= value < math.inf:
+            raise InputError(f"--{name} is {value}; expected a number above 0")
+    if plan.dtype not in SIZES:
+        raise InputError(f"--dtype is {plan.dtype!r}; expected one of {', '.join(SIZES)}")
+    if plan.active > plan.buckets:
+        raise InputError(f"--active is {plan.active}, of {plan.buckets} buckets; expected fewer")
+
+
 def main() -> None:
     """Print the figures for given options."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--items", type=float, required=True)
-    fields = {field.name: type(field.default) for field in dataclasses.fields(Plan)}
-    for name, kind in fields.items():
-        parser.add_argument(f"--{name}", type=kind, default=None)
+    for field in dataclasses.fields(Plan):
+        parser.add_argument(f"--{field.name}", type=type(field.default), default=None)
     parser.add_argument("--table", help="take dim, buckets, active, dtype and loads from this one")
     options = vars(parser.parse_args())
-    asked = {name: options[name] for name in fields if options[name] is not None}
-    given: dict[str, Any] = {}
-    loads = None
-    if options["table"]:
-        with HashTable.open(options["table"]) as table:
-            given = {name: getattr(table, name) for name in ("dim", "buckets", "active", "dtype")}
-            given["skew"] = table_skew(table)
-            # Another d, k or skew is another table, whose loads nobody knows.
-            if not asked.keys() & {"buckets", "active", "skew"}:
-                loads = table.bucket_loads()
-    given |= asked
-    skews = trained_skews(RESULTS)
-    given.setdefault("skew", skews.get(given.get("active", 1), max(skews.values())))
-    plan = Plan(**given)
-    found = estimate(options["items"], plan, load_machine(), loads)
-    for name, value in (dataclasses.asdict(plan) | dataclasses.asdict(found)).items():
-        print(f"{name:16} {value if not isinstance(value, float) else f'{value:,.6g}'}")
+    items, place = options.pop("items"), options.pop("table")
+    asked = {name: value for name, value in options.items() if value is not None}
+    try:
+        given, loads = ({}, None) if place is None else from_table(place, set(asked))
+        given |= asked
+        skews = trained_skews(RESULTS)
+        given.setdefault("skew", skews.get(given.get("active", 1), max(skews.values())))
+        plan = Plan(**given)
+        check(items, plan)
+    except (InputError, StorageError) as error:
+        parser.error(str(error))
+    found = estimate(items, plan, load_machine(), loads)
+    print(*told(dataclasses.asdict(plan) | dataclasses.asdict(found)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ import re
 from typing import Any
 
 from measure import RESULTS, ROOT
+from scale_figures import Estimate, Machine, Plan
 from scale_fit import NOISE, summary
 from scale_loads import trained_skews
-from scale_model import Estimate, Machine, Plan, estimate
+from scale_model import estimate
+from scale_words import in_bytes, in_time, rounded
 
 GUIDE = ROOT / "docs" / "scale.md"
 START, END = "<!-- scale: written by benchmarks/scale.py -->", "<!-- /scale -->"
@@ -156,23 +158,6 @@ def page(result: dict[str, Any]) -> str:
     )
 
 
-def _bytes(value: float) -> str:
-    return f"{value / 1e9:,.{1 if value < 1e11 else 0}f} GB"
-
-
-def _clock(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds * 1e3:,.{1 if seconds < 0.01 else 0}f} ms"
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _round(value: float) -> str:
-    """Two digits: a model knows no more."""
-    return f"{float(f'{value:.2g}'):,.0f}"
-
-
 def block(result: dict[str, Any]) -> str:
     """The tables of the guide."""
     machine, skews = Machine(**result["rates"]), trained_skews(RESULTS)
@@ -202,15 +187,16 @@ def block(result: dict[str, Any]) -> str:
 def _cells(found: Estimate) -> tuple[list[str], list[str], list[str]]:
     """A case's figures, for each of the guide's tables: to serve, to build, elsewhere."""
     serve = [
-        _round(found.scanned), _bytes(found.disk), _bytes(found.memory), _clock(found.opening),
-        _clock(found.latency), _clock(found.cold), f"{_round(found.rate)}/s",
+        rounded(found.scanned), in_bytes(found.disk), in_bytes(found.memory),
+        in_time(found.opening), in_time(found.latency), in_time(found.cold),
+        f"{rounded(found.rate)}/s",
     ]  # fmt: skip
     # The encoder that was measured has 4,096 outputs.
     known = found.encode is not None and found.buckets == 4096
-    encode = _clock(found.encode) if known and found.encode is not None else ""
-    build = [encode, _clock(found.build), _clock(found.copy), _bytes(found.building_disk)]
+    encode = in_time(found.encode) if known and found.encode is not None else ""
+    build = [encode, in_time(found.build), in_time(found.copy), in_bytes(found.building_disk)]
     elsewhere = [
-        _bytes(found.postgres), str(found.citus_nodes), _bytes(found.qdrant),
+        in_bytes(found.postgres), str(found.citus_nodes), in_bytes(found.qdrant),
         str(found.qdrant_nodes),
     ]  # fmt: skip
     return serve, build, elsewhere

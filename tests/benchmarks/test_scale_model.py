@@ -6,7 +6,7 @@ import importlib
 import itertools
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -264,6 +264,36 @@ def test_the_command_prints_the_figures_of_a_table(
     monkeypatch.setattr("sys.argv", ["scale_model.py", *words])
     model.main()
     lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
-    assert (lines["buckets"], lines["dtype"], lines["batch"]) == ("4", "float32", "7")
-    assert float(lines["skew"]) == 4 * (9 + 1) / 16
-    assert float(lines["scanned"].replace(",", "")) == pytest.approx(1e6 * 10 / 16)
+    assert lines["buckets"].split() == ["4", "d"]
+    assert lines["dtype"].startswith("float32 ")
+    assert lines["batch"].startswith("7 queries ")
+    assert float(lines["skew"].split()[0]) == 4 * (9 + 1) / 16
+    assert lines["scanned"].startswith("625,000 items ")
+    # Every figure of the model is there.
+    shown = {field.name for kind in (model.Plan, model.Estimate) for field in fields(kind)}
+    assert set(lines) == shown
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--items", "0"), "--items is 0.0; expected a number above 0"),
+        (("--items", "nan"), "--items is nan"),
+        (("--items", "9", "--dim", "-1"), "--dim is -1"),
+        (("--items", "9", "--dtype", "int8"), "expected one of float16, float32"),
+        (("--items", "9", "--buckets", "2", "--active", "3"), "--active is 3, of 2 buckets"),
+        (("--items", "9", "--table", "nowhere"), "nowhere"),
+        (("--items", "9", "--table", "empty"), "empty is empty; give a table that has items"),
+    ],
+)
+def test_the_command_says_what_cannot_be(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any,
+    words: tuple[str, ...], expected: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    HashTable.create("empty", buckets=4, dim=2).close()
+    monkeypatch.setattr("sys.argv", ["scale_model.py", *words])
+    with pytest.raises(SystemExit) as stopped:
+        model.main()
+    assert stopped.value.code == 2
+    assert expected in capsys.readouterr().err
