@@ -13,15 +13,21 @@ from flowhash.table.arrays import COSINE, EUCLIDEAN, METRICS
 from flowhash.table.build import residual_square, split_row
 from flowhash.table.draft import upper_roots
 from flowhash.table.few import scale_queries
-from flowhash.table.products import multiply_highs, multiply_rows, to_affinities
+from flowhash.table.products import (
+    multiply_halves,
+    multiply_highs,
+    multiply_rows,
+    to_affinities,
+)
 from flowhash.table.ranking import rank
 from flowhash.table.refine import error_bound
 
 
 def affinities(
-    metric: int, query: NDArray[np.float32], rows: NDArray[np.float32], coarse: bool
+    metric: int, query: NDArray[np.float32], rows: NDArray[np.float32], way: str
 ) -> tuple[NDArray[np.float32], float]:
     """What a scan computes for one query, and the longest remainder of a row (0 if not coarse)."""
+    coarse = way == "upper halves"
     count, dim = rows.shape
     highs, lows = np.empty((count, dim), np.uint16), np.empty((count, dim), np.uint16)
     for row in range(count):
@@ -31,8 +37,11 @@ def affinities(
     lines = np.empty((1, count), np.float32)
     if coarse:
         multiply_highs(highs, 0, np.empty(0, np.int32), count, scaled, 0, lines)
+    elif way == "float16":
+        halves = rows.astype(np.float16).view(np.uint16)
+        multiply_halves(halves, 0, np.empty(0, np.int32), count, scaled, 1, lines)
     else:
-        multiply_rows(rows, count, scaled, 0, lines)
+        multiply_rows(rows, count, scaled, 1, lines)
     squares = (rows * rows).sum(axis=1, dtype=np.float32)
     norms = 1 / np.sqrt(squares) if metric == COSINE else squares
     to_affinities(metric, lines, 0, norms.astype(np.float32), count)
@@ -46,16 +55,19 @@ def affinities(
     offset=st.sampled_from([0.0, 1.0, 1e4]),
     scale=st.sampled_from([1e-22, 1e-6, 1.0, 1e6]),
     metric=st.sampled_from(sorted(METRICS.values())),
-    coarse=st.booleans(),
+    way=st.sampled_from(["gathered", "upper halves", "float16"]),
 )
 def test_no_affinity_is_beyond_its_bound(
-    seed: int, dim: int, offset: float, scale: float, metric: int, coarse: bool
+    seed: int, dim: int, offset: float, scale: float, metric: int, way: str
 ) -> None:
     assume(metric != COSINE or scale > 1e-20)  # such rows are refused
     generator = np.random.default_rng(seed)
     rows = ((generator.normal(size=(20, dim)) + offset) * scale).astype(np.float32)
+    if way == "float16":  # what is stored so
+        rows = np.clip(rows, -60_000, 60_000).astype(np.float16).astype(np.float32)
+        assume(metric != COSINE or rows.any(axis=1).all())
     query = ((generator.normal(size=(1, dim)) + offset) * scale).astype(np.float32)
-    found, residual = affinities(metric, query, rows, coarse)
+    found, residual = affinities(metric, query, rows, way)
     exact_rows, exact_query = rows.astype(np.float64), query[0].astype(np.float64)
     lengths = np.linalg.norm(exact_rows, axis=1)
     length = float(np.linalg.norm(exact_query))
@@ -91,3 +103,26 @@ def test_ranks_by_distance_then_id(size: int) -> None:
     ranks = np.empty((1, size), np.int32)
     rank(distances, keys, 0, size, ranks)
     assert np.array_equal(ranks[0], np.lexsort((keys[0], distances[0])))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 40])
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("queries", [1, 2, 3])
+def test_products_of_any_number_of_rows(count: int, listed: bool, queries: int) -> None:
+    """Four rows are taken at once; whole numbers make every sum exact."""
+    generator = np.random.default_rng(count)
+    stored = generator.integers(-9, 10, size=(100, 5)).astype(np.float32)
+    block = generator.integers(-9, 10, size=(queries, 5)).astype(np.float32)
+    rows = generator.permutation(100)[:count].astype(np.int32)
+    base = -1 if listed else 31
+    taken = stored[rows] if listed else stored[31 : 31 + count]
+    lines = np.full((queries, count + 1), np.nan, np.float32)
+    multiply_halves(
+        stored.astype(np.float16).view(np.uint16), base, rows, count, block, queries, lines
+    )
+    assert np.array_equal(lines[:, :count], block @ taken.T)
+    assert np.isnan(lines[:, count]).all()  # and not a row more
+    lines[:] = np.nan
+    multiply_rows(taken, count, block, queries, lines)
+    assert np.array_equal(lines[:, :count], block @ taken.T)
+    assert np.isnan(lines[:, count]).all()

@@ -20,7 +20,7 @@ from flowhash.table.arrays import (
     damaged_rows,
 )
 from flowhash.table.candidates import ROW_BITS
-from flowhash.table.products import BROKEN
+from flowhash.table.gather import BROKEN
 from flowhash.table.ranking import comes_before
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
 from flowhash.table.arrays import Arrays, damaged_code, damaged_postings
-from flowhash.table.products import BROKEN
+from flowhash.table.gather import BROKEN
 
 
 @kernel

@@ -22,7 +22,7 @@ from flowhash.table.arrays import (
 )
 from flowhash.table.candidates import ROW_BITS, ROW_MASK, Candidates
 from flowhash.table.exact import distance
-from flowhash.table.products import LINE
+from flowhash.table.gather import LINE
 from flowhash.table.ranking import rank
 
 COARSE_UNIT = 2.0**-8  # relative error of an upper half

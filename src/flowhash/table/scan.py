@@ -1,8 +1,9 @@
 """The scan: every opened bucket is read once, for all queries that open it together.
 
 Pairs of a query and a bucket come sorted by bucket. The queries of a bucket form a matrix, and
-their affinities with its rows one matrix product; a bucket with few queries is read by a plain
-loop. What is likely to be among the nearest goes into the candidates of its query.
+their affinities with its rows one matrix product; a bucket with few queries is read by plain
+loops, with very few where its rows lie. What is likely to be among the nearest goes into the
+candidates of its query.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from flowhash.compile import inner_kernel, kernel, larger
 from flowhash.select import GROUP, group_count, group_maxima, reached_by
 from flowhash.table.arrays import Arrays, damaged_rows
 from flowhash.table.candidates import ROW_BITS, Candidates, push
+from flowhash.table.gather import gather, gather_norms, list_rows
 from flowhash.table.products import (
     copy_row,
-    gather,
-    gather_norms,
-    list_rows,
+    multiply_halves,
     multiply_highs,
     multiply_rows,
     spread,
@@ -28,7 +28,9 @@ from flowhash.table.turns import count_fresh, longest_run, mark
 
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
 TOGETHER = 32  # queries in one matrix product
-ALONE = 3  # up to so many queries of a bucket are quicker without one
+ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
+FEW = 8  # up to so many are quicker without a matrix product, unless rows are long
+NARROW = 128  # numbers of a row that is not
 # OpenBLAS starts its own threads from here on, counted in multiplications; ours are enough, and
 # smaller products lose nothing.
 PRODUCT = 1 << 18
@@ -74,13 +76,14 @@ def scan(
     chunk = max(GROUP, min(4096, CHUNK_BYTES // (4 * dim)) // GROUP * GROUP)
     together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
     together = min(together, max(ALONE + 1, PRODUCT // (GROUP * dim)))
+    few = FEW if dim <= NARROW else ALONE
     needed = fine or together > ALONE
     rows = np.empty(0 if plain else chunk, np.int32)
     gathered = np.empty((chunk if needed else 0, dim), np.float32)
     norms = np.empty(chunk, np.float32)
     block = np.empty((together, dim), np.float32)
     width = max(PRODUCT // dim, GROUP * together)
-    products = np.empty(width if together > ALONE else 0, np.float32)
+    products = np.empty(width if together > few else 0, np.float32)
     affinities = np.empty((together, chunk), np.float32)
     maxima = np.empty(group_count(chunk), np.float32)
     chosen = np.empty(chunk + group_count(chunk) + 1, np.int32)
@@ -95,6 +98,7 @@ def scan(
         while end < last and order[pair_queries[end], pair_turns[end]] == bucket:
             end += 1
         coarse = not fine and end - begin <= ALONE
+        direct = segment.lows.shape[0] == 0 and end - begin <= ALONE
         entry, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
         while entry < stop:
             base = -1
@@ -107,7 +111,7 @@ def scan(
             if fault != -1:
                 return fault
             gather_norms(segment.norms, base, rows, size, norms)
-            if not coarse:
+            if not coarse and not direct:
                 gather(segment, base, rows, size, gathered)
             for start in range(begin, end, together):
                 count = min(together, end - start)
@@ -120,9 +124,11 @@ def scan(
                     found.coarse[query] |= coarse
                     if coarse:
                         multiply_highs(segment.highs, base, rows, size, block, index, affinities)
-                    elif count <= ALONE:
-                        multiply_rows(gathered, size, block, index, affinities)
-                if count > ALONE:
+                if direct:
+                    multiply_halves(segment.highs, base, rows, size, block, count, affinities)
+                elif not coarse and count <= few:
+                    multiply_rows(gathered, size, block, count, affinities)
+                elif not coarse:
                     width = max(GROUP, PRODUCT // (dim * count))
                     for left in range(0, size, width):
                         right = min(size, left + width)

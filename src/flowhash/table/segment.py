@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from flowhash.errors import DamagedFileError
 from flowhash.table.arrays import Arrays, copy_embedding, damaged_rows
 from flowhash.table.blocks import BLOCK, first_damaged
+from flowhash.table.gather import BROKEN
 from flowhash.table.ids import Ids, Strings, find_rows
-from flowhash.table.products import BROKEN
 
 NO_ROWS = np.empty(0, np.uint8)
 
