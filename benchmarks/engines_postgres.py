@@ -126,17 +126,21 @@ def layouts(
             [row[0] for row in line] == ids[: len(line)].tolist()
             for line, ids in zip(peer, expected.ids, strict=True)
         ])  # fmt: skip
+        turn = np.argsort(order[:, 0], kind="stable")  # which the engine does by itself
+        by_bucket = [vectors[place] for place in turn]
         works: tuple[Callable[[], object], ...] = (
             lambda: engine.search(order, asked, TOP),
             lambda: ask_peer(link, order, vectors),
+            lambda: ask_peer(link, order[turn], by_bucket),
         )
         settle(address)
         times = in_turn(works, repeats)
     link.close()
-    ours, theirs = (queries / median([line[turn] for line in times]) for turn in (0, 1))
+    rates = [queries / median([line[number] for line in times]) for number in range(len(works))]
     return {
-        "active": active, "rows": rows, "queries": queries, "engine": ours, "gin": theirs,
-        "ratio": median([line[1] / line[0] for line in times]), "exact": exact,
+        "active": active, "rows": rows, "queries": queries, "engine": rates[0], "gin": rates[1],
+        "gin_by_bucket": rates[2], "ratio": median([line[1] / line[0] for line in times]),
+        "ratio_by_bucket": median([line[2] / line[0] for line in times]), "exact": exact,
         "gin_same": float(alike), "scanned": float(expected.scanned.mean()),
     }  # fmt: skip
 

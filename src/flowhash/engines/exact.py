@@ -32,7 +32,7 @@ class Candidates:
     Attributes:
         queries: the query of each [m] int64.
         ids: whole numbers [m] int64, or strings [m] object.
-        embeddings: [m, dim] float32.
+        embeddings: [m, dim] float32; of no row once all are measured.
         payloads: of each, or None where they are not wanted.
     """
 

@@ -1,4 +1,4 @@
-"""Parts of a batch of queries on their way to the server and back."""
+"""What a batch of queries asks a server for, and what comes back, part by part."""
 
 from __future__ import annotations
 
@@ -10,54 +10,53 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import Cursor
 
-from flowhash.engines.exact import SPARE
+from flowhash.engines.exact import Candidates
 from flowhash.engines.given import Asked
-from flowhash.engines.postgres.connecting import Vector
 from flowhash.table import Hits
 
 Wish = tuple[int, int, int | None]  # the list of a query in a bucket, of this length or all of it
 
 
-@dataclass(frozen=True)
-class Listed:
-    """The nearest rows of one bucket for one query, as the server ranks them.
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The nearest rows of some buckets, each for one query, with exact distances.
 
     Attributes:
-        query: its number.
-        bucket: the bucket.
-        limit: rows asked for; None for all.
-        rows: id, embedding as bytes, distance, and, where asked for, payload.
+        wishes: what was asked for, one list each.
+        sizes: rows of each list.
+        ends: the distance of its last row, as the server has it [l]; 0 where it has none.
+        candidates: all rows, without their embeddings, which are of no more use.
+        distances: of the rows [m].
     """
 
-    query: int
-    bucket: int
-    limit: int | None
-    rows: list[tuple[Any, ...]]
+    wishes: Sequence[Wish]
+    sizes: list[int]
+    ends: list[float]
+    candidates: Candidates
+    distances: NDArray[np.float64]
 
-    @property
-    def cut(self) -> bool:
-        """Whether the bucket may hold more."""
-        return self.limit is not None and len(self.rows) == self.limit
-
-
-class Part:
-    """Some queries of a batch on their way, with what has come for them so far."""
-
-    def __init__(
-        self, asked: Asked, useful: Sequence[Sequence[int]], scanned: NDArray[np.int64]
-    ) -> None:
-        self.asked = asked
-        self.scanned = scanned
-        self.vectors = [Vector(query) for query in asked.queries]
-        self.lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
-        self.lists: Cursor[tuple[Any, ...]] | None = None  # one result for each wish
-        self.found: dict[tuple[int, int], Listed] = {}
-        self.hits: Hits | None = None
-        self.wanted: list[Wish] = [
-            (query, bucket, asked.top + SPARE)
-            for query, line in enumerate(useful)
-            for bucket in line
+    def cut(self) -> list[tuple[Wish, float]]:
+        """The lists behind whose end the bucket may hold more, and those ends."""
+        return [
+            (wish, end)
+            for wish, size, end in zip(self.wishes, self.sizes, self.ends, strict=True)
+            if size == wish[2]
         ]
+
+
+@dataclass(eq=False)
+class Part:
+    """Some lists on their way.
+
+    Attributes:
+        wishes: what is asked for.
+        results: the server's answers, one for each; None until it is asked.
+        measured: what came of them; None until they are read.
+    """
+
+    wishes: Sequence[Wish]
+    results: Cursor[tuple[Any, ...]] | None = None
+    measured: Measured | None = None
 
 
 def some_of(asked: Asked, part: slice) -> Asked:
@@ -78,4 +77,21 @@ def joined(pieces: Sequence[Hits]) -> Hits:
         np.concatenate([piece.counts for piece in pieces]),
         np.concatenate([piece.scanned for piece in pieces]),
         texts,
+    )
+
+
+def all_of(pieces: Sequence[Measured]) -> tuple[Candidates, NDArray[np.float64]]:
+    """The rows of all pieces, and their distances."""
+    given = [piece.candidates for piece in pieces]
+    payloads = None
+    if given[0].payloads is not None:
+        payloads = [payload for one in given for payload in one.payloads or ()]
+    return (
+        Candidates(
+            np.concatenate([one.queries for one in given]),
+            np.concatenate([one.ids for one in given]),
+            given[0].embeddings,
+            payloads,
+        ),
+        np.concatenate([piece.distances for piece in pieces]),
     )

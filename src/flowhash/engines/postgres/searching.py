@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from psycopg import IsolationLevel, sql
 
 from flowhash.engines.exact import (
+    SPARE,
     Candidates,
     exact_distances,
     least_possible,
@@ -17,11 +20,11 @@ from flowhash.engines.exact import (
 )
 from flowhash.engines.given import Asked
 from flowhash.engines.postgres.address import Address
-from flowhash.engines.postgres.connecting import Connection
+from flowhash.engines.postgres.connecting import Connection, Vector
 from flowhash.engines.postgres.counting import Counts, Opened, count_opened
 from flowhash.engines.postgres.filters import Filter
 from flowhash.engines.postgres.names import Names
-from flowhash.engines.postgres.parts import Listed, Part, Wish, joined, some_of
+from flowhash.engines.postgres.parts import Measured, Part, Wish, all_of, joined, some_of
 from flowhash.engines.postgres.schema import FACTS, Facts, facts_of
 from flowhash.engines.postgres.writing import usable
 from flowhash.table import Hits
@@ -64,8 +67,8 @@ def search(
                 # All buckets are read alike. Left to itself the server plans each query anew or
                 # not, as its first few happened to look, and that takes as long as reading one.
                 connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            asking = _Asking(connection, names, settings, facts.largest, chosen, payloads)
-            pieces.append(asking.answer(some, opened))
+            asking = _Asking(connection, names, settings, facts.largest, some, chosen, payloads)
+            pieces.append(asking.answer(opened))
     return joined(pieces), facts
 
 
@@ -83,8 +86,11 @@ class _Asking:
 
     def __init__(
         self, connection: Connection, names: Names, settings: Settings, largest: float,
-        chosen: Filter, payloads: bool,
+        asked: Asked, chosen: Filter, payloads: bool,
     ) -> None:  # fmt: skip
+        self._asked = asked
+        self._vectors = [Vector(query) for query in asked.queries]
+        self._lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
         self._connection = connection
         self._settings = settings
         self._largest = largest
@@ -98,94 +104,103 @@ class _Asking:
             chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
-    def answer(self, asked: Asked, opened: Opened) -> Hits:
-        """The exact answer. While the server works on some queries, the ones before are ranked."""
-        width = max(1, max(map(len, opened.useful), default=1))
-        step = max(1, STATEMENTS_AT_ONCE // width)
-        done: list[Hits] = []
-        earlier: Part | None = None
-        for start in range(0, max(1, len(asked.queries)), step):
-            some = slice(start, start + step)
-            part = Part(some_of(asked, some), opened.useful[some], opened.found[some])
-            self._ask(part, earlier)
-            if earlier is not None:
-                done.append(self._proven(earlier))
-            earlier = part
-        assert earlier is not None
-        self._rank(earlier)
-        return joined([*done, self._proven(earlier)])
+    def answer(self, opened: Opened) -> Hits:
+        """The exact answer: lists are asked for anew, longer, until nothing can be behind them."""
+        asked = self._asked
+        wanted: list[Wish] = [
+            (query, bucket, asked.top + SPARE)
+            for query, line in enumerate(opened.useful)
+            for bucket in line
+        ]
+        # The queries of a bucket one after the other: its rows are in the server's cache then.
+        wanted.sort(key=lambda wish: wish[1])
+        found: list[Measured] = []
+        while True:
+            taken = self._measured(wanted)
+            found += taken
+            candidates, distances = all_of(found)
+            hits, worst = ranked(
+                candidates, distances, self._settings.ids, len(asked.queries), asked.top,
+                opened.found,
+            )  # fmt: skip
+            # Those of earlier rounds are proven: what has come since was only nearer.
+            wanted = self._unproven(taken, worst)
+            if not wanted:
+                return hits
 
-    def _ask(self, part: Part, earlier: Part | None = None) -> None:
-        """Have the server answer what ``part`` wants, and rank ``earlier`` while it does."""
+    def _measured(self, wanted: Sequence[Wish]) -> list[Measured]:
+        """The lists. While the server works on some of them, the ones before are measured."""
+        parts = [
+            Part(wanted[start : start + STATEMENTS_AT_ONCE])
+            for start in range(0, max(1, len(wanted)), STATEMENTS_AT_ONCE)
+        ]
+        self._ask(parts[0], None)
+        for earlier, part in pairwise(parts):
+            self._ask(part, earlier)
+        self._read(parts[-1])
+        return [part.measured for part in parts if part.measured is not None]
+
+    def _ask(self, part: Part, earlier: Part | None) -> None:
+        """Have the server answer what ``part`` wants, and read ``earlier`` while it does."""
 
         def given() -> Iterator[tuple[Any, ...]]:
-            for turn, (query, bucket, limit) in enumerate(part.wanted, 1):
-                if turn == len(part.wanted) and earlier is not None:
-                    self._rank(earlier)  # the server has all but the last statement to work on
-                yield part.vectors[query], bucket, *self._chosen.parameters, limit
+            for turn, (query, bucket, limit) in enumerate(part.wishes, 1):
+                if turn == len(part.wishes) and earlier is not None:
+                    self._read(earlier)  # the server has all but the last statement to work on
+                yield self._vectors[query], bucket, *self._chosen.parameters, limit
 
         # One cursor for all: the driver prepares the statement once and pipelines the rest.
-        part.lists = self._connection.cursor(binary=True)
-        if part.wanted:
-            part.lists.executemany(self._command, given(), returning=True)
-        elif earlier is not None:
-            self._rank(earlier)
+        part.results = self._connection.cursor(binary=True)
+        if part.wishes:
+            part.results.executemany(self._command, given(), returning=True)
 
-    def _rank(self, part: Part) -> None:
-        """Read the lists that have come, rank all that a part has, and find what it wants yet."""
-        assert part.lists is not None
-        for query, bucket, limit in part.wanted:
-            part.found[query, bucket] = Listed(query, bucket, limit, part.lists.fetchall())
-            part.lists.nextset()
-        part.lists.close()
-        asked, found = part.asked, list(part.found.values())
-        candidates = self._candidates(found)
-        distances = exact_distances(self._settings.metric, asked.queries, candidates)
-        part.hits, worst = ranked(
-            candidates, distances, self._settings.ids, len(asked.queries), asked.top, part.scanned
+    def _read(self, part: Part) -> None:
+        """Read what has come, and measure it."""
+        assert part.results is not None
+        lists = []
+        for _ in part.wishes:
+            lists.append(part.results.fetchall())
+            part.results.nextset()
+        part.results.close()
+        sizes = [len(rows) for rows in lists]
+        queries = np.array([query for query, _, _ in part.wishes], np.int64)
+        candidates = self._candidates(np.repeat(queries, sizes), list(chain.from_iterable(lists)))
+        part.measured = Measured(
+            part.wishes,
+            sizes,
+            [rows[-1][2] if rows else 0.0 for rows in lists],
+            replace(candidates, embeddings=candidates.embeddings[:0]),
+            exact_distances(self._settings.metric, self._asked.queries, candidates),
         )
-        part.wanted = self._unproven(found, worst, part.lengths)
 
-    def _proven(self, part: Part) -> Hits:
-        """Lists are asked for anew, longer, until nothing can be behind them."""
-        while part.wanted:
-            self._ask(part)
-            self._rank(part)
-        assert part.hits is not None
-        return part.hits
-
-    def _candidates(self, lists: Sequence[Listed]) -> Candidates:
+    def _candidates(
+        self, queries: NDArray[np.int64], rows: Sequence[tuple[Any, ...]]
+    ) -> Candidates:
         settings = self._settings
-        rows = [row for one in lists for row in one.rows]
-        queries = np.repeat(
-            np.array([one.query for one in lists], np.int64), [len(one.rows) for one in lists]
-        )
         numbers = settings.ids == INT64
         ids = np.empty(len(rows), np.int64 if numbers else object)
         ids[:] = [row[0] for row in rows]
         payloads = [row[3] for row in rows] if self._payloads else None
         return Candidates(queries, ids, embeddings_of([row[1] for row in rows], settings), payloads)
 
-    def _unproven(
-        self, lists: Sequence[Listed], worst: NDArray[np.float64], lengths: NDArray[np.float64]
-    ) -> list[Wish]:
+    def _unproven(self, lists: Sequence[Measured], worst: NDArray[np.float64]) -> list[Wish]:
         """The lists behind whose end a hit may be, with the length to ask for next."""
-        cut = [one for one in lists if one.cut]
+        cut = [one for piece in lists for one in piece.cut()]
         if not cut:
             return []
-        queries = np.array([one.query for one in cut])
-        last = np.array([one.rows[-1][2] for one in cut], np.float64)
+        queries = np.array([query for (query, _, _), _ in cut])
+        ends = np.array([end for _, end in cut], np.float64)
         settings = self._settings
-        least = least_possible(settings.metric, settings.dim, last, lengths[queries], self._largest)
+        least = least_possible(
+            settings.metric, settings.dim, ends, self._lengths[queries], self._largest
+        )
         # Not "worst >= least": with numbers that are none, the list is asked for in full.
         unsure = ~(worst[queries] < least)
-        again = []
-        for one, value, unproven in zip(cut, last.tolist(), unsure.tolist(), strict=True):
-            if unproven:
-                assert one.limit is not None
-                known = np.isfinite(value)
-                again.append((one.query, one.bucket, one.limit * GROWTH if known else None))
-        return again
+        return [
+            (query, bucket, limit * GROWTH if limit and np.isfinite(end) else None)
+            for ((query, bucket, limit), end), unproven in zip(cut, unsure.tolist(), strict=True)
+            if unproven
+        ]
 
 
 def embeddings_of(texts: Sequence[bytes], settings: Settings) -> NDArray[np.float32]:
