@@ -124,7 +124,8 @@ def check(items: float, plan: Plan) -> None:
     given = {"items": items} | dataclasses.asdict(plan)
     for name, value in given.items():
         if name != "dtype" and not least.get(name, 1e-9) <= value < math.inf:
-            raise InputError(f"--{name} is {value}; expected a number above 0")
+            words = "of at least 0" if name in least else "above 0"
+            raise InputError(f"--{name} is {value}; expected a number {words}")
     if plan.dtype not in SIZES:
         raise InputError(f"--dtype is {plan.dtype!r}; expected one of {', '.join(SIZES)}")
     if plan.active > plan.buckets:

@@ -280,6 +280,7 @@ def test_the_command_prints_the_figures_of_a_table(
         (("--items", "0"), "--items is 0.0; expected a number above 0"),
         (("--items", "nan"), "--items is nan"),
         (("--items", "9", "--dim", "-1"), "--dim is -1"),
+        (("--items", "9", "--payload", "-1"), "--payload is -1; expected a number of at least 0"),
         (("--items", "9", "--dtype", "int8"), "expected one of float16, float32"),
         (("--items", "9", "--buckets", "2", "--active", "3"), "--active is 3, of 2 buckets"),
         (("--items", "9", "--table", "nowhere"), "nowhere"),

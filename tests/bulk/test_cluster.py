@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from flowhash.bulk import (
     search,
 )
 from flowhash.bulk import cluster as cluster_module
-from flowhash.bulk.connection import Head, connect
+from flowhash.bulk.connection import Head, connect, head_of
 from flowhash.bulk.job import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
@@ -205,12 +206,37 @@ def test_the_command_on_a_cluster(tmp_path: Path, nodes: ThreeNodes) -> None:
     assert not wrong_answers(tmp_path / "out", items.model(), order, queries, 4, 2, "euclidean")
 
 
+@pytest.mark.parametrize(
+    ("address", "variable", "client", "expected"),
+    [
+        ("10.0.0.1:6379", "", False, "10.9.9.9:6379"),
+        ("local", "ray://10.0.0.2:10001", False, "10.9.9.9:6379"),
+        ("auto", "", False, "10.9.9.9:6379"),
+        ("auto", "10.0.0.1:6379", False, "10.9.9.9:6379"),
+        # Through a client only the client's own server can be seen.
+        ("ray://10.0.0.1:10001", "", True, "ray://10.0.0.1:10001"),
+        ("auto", "ray://10.0.0.2:10001", True, "ray://10.0.0.2:10001"),
+        ("auto", "", True, None),  # a connection of the caller's
+    ],
+)
+def test_where_the_head_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, address: str, variable: str, client: bool, expected: str | None
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    inside = SimpleNamespace(gcs_address="10.9.9.9:6379")
+    connected = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: client))
+    ray = SimpleNamespace(
+        util=SimpleNamespace(client=connected), get_runtime_context=lambda: inside
+    )
+    assert head_of(ray, address) == expected
+
+
 # The command, which gives a head that is gone two seconds.
 SOON = """
 import sys
 from flowhash.bulk import connection
 from flowhash.cli import main
-connection.LOOK_SECONDS, connection.GONE_SECONDS = 0.2, 2.0
+connection.GONE_SECONDS = 2.0
 main(sys.argv[1:])
 """
 QUERIES = 400

@@ -140,3 +140,42 @@ def test_an_interrupt_begins_anew(address: str, tmp_path: Path) -> None:
         [COMMAND, "copy", address, str(tmp_path / "back")], capture_output=True, check=False
     )
     assert done.returncode == 0
+
+
+def test_what_is_not_quite_ours_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = tmp_path / "back.table"
+    others = [
+        tmp_path / f".back.table.copy-{end}" for end in ("x", "0123456", "0123456789", "ABCDEF01")
+    ]
+    for other in others:
+        other.mkdir()
+    dead = tmp_path / ".back.table.copy-01234567"
+    dead.mkdir()
+
+    def refused(place: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(place))
+
+    with monkeypatch.context() as patched, aside(back):
+        assert not dead.exists()
+        dead.mkdir()
+        # One of another user, whose folder we may not look into, holds nobody up.
+        patched.setattr("flowhash.cli.aside._remove_dead", refused)
+        with aside(back):
+            assert dead.exists()
+    assert hidden(back) == sorted(other.name for other in [*others, dead])
+
+
+def test_what_cannot_be_removed_now_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = tmp_path / "back.table"
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_, **__: None)
+        with aside(back) as place:
+            place.mkdir()
+    assert (place.parent / LOCK).exists()  # by which the next one knows it
+    with aside(back):
+        assert not place.parent.exists()
+    assert hidden(back) == []

@@ -14,6 +14,7 @@ import pytest
 
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.opening import room_of
+from flowhash.engines.postgres import searching
 from flowhash.engines.postgres.searching import snapshot
 from flowhash.errors import ForbiddenError, InputError, StorageError
 from flowhash.table import HashTable
@@ -604,6 +605,45 @@ def test_a_batch_of_several_parts(
         pair.search(order, queries, **options)
         pair.search(order[:1], queries[:1], **options)
     pair.search(order, queries, where=list(range(0, 400, 7)))
+
+
+def test_an_error_while_answers_are_measured(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens while the driver sends the next part; the connection must be good afterwards."""
+    monkeypatch.setattr("flowhash.engines.postgres.searching.STATEMENTS_AT_ONCE", 3)
+    pair = filled(make(buckets=8, dim=4, active=2))
+    generator = np.random.default_rng(3)
+    order, queries = orders(generator, 20, 8), whole_numbers(generator, "small", 20, 4)
+    measured = searching.exact_distances
+    for error in (RuntimeError, KeyboardInterrupt, MemoryError):
+        calls = iter([None, error("in the middle")])
+
+        def failing(*given: Any, calls: Any = calls) -> Any:
+            problem = next(calls, None)
+            if problem is not None:
+                raise problem
+            return measured(*given)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(searching, "exact_distances", failing)
+            with pytest.raises(error, match="in the middle"):
+                pair.engine.search(order, queries)
+        pair.search(order, queries)
+
+
+def test_embeddings_are_let_go_when_they_are_measured(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = searching.all_of
+    held = []
+
+    def noted(pieces: Any) -> Any:
+        held.extend(piece.candidates.embeddings for piece in pieces)
+        return joined(pieces)
+
+    monkeypatch.setattr(searching, "all_of", noted)
+    filled(make(buckets=4, dim=3)).search([[0]], np.ones((1, 3), np.float32))
+    assert held
+    assert all(array.base is None and array.size == 0 for array in held)
 
 
 def test_many_threads_search_one_engine(make: Make) -> None:

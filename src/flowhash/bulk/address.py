@@ -10,17 +10,18 @@ ANSWER_SECONDS = 10.0  # for an address to answer
 MOST_WORDS = 300  # letters of an error that are shown
 
 
-def knock(address: str, named: str) -> None:
+def knock(address: str, named: str, option: str = "--ray") -> None:
     """See that somebody listens, because Ray itself waits for minutes.
 
     Args:
         address: host:port or ray://host:port.
         named: the same in words, for the message.
+        option: what it was given by.
 
     Raises:
         InputError: it is no such address, or nobody does.
     """
-    host, port = _parts(address)
+    host, port = _parts(address, option)
     try:
         socket.create_connection((host, port), ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -39,11 +40,11 @@ def listens(address: str) -> bool:
     return True
 
 
-def _parts(address: str) -> tuple[str, int]:
+def _parts(address: str, option: str = "--ray") -> tuple[str, int]:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         raise InputError(
-            f"--ray is {address!r}; expected local, auto, host:port or ray://host:port"
+            f"{option} is {address!r}; expected local, auto, host:port or ray://host:port"
         )
     return host.strip("[]"), int(port)
 

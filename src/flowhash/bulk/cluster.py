@@ -18,7 +18,7 @@ from typing import Any
 
 import flowhash
 from flowhash.bulk.address import line_of
-from flowhash.bulk.connection import AUTO, LOCAL, Head, connect
+from flowhash.bulk.connection import AUTO, LOCAL, Head, connect, head_of
 from flowhash.bulk.hiring import Hiring
 from flowhash.bulk.job import Done, Job
 from flowhash.errors import InputError, StorageError
@@ -73,8 +73,7 @@ class RayRunner:
         self._ours = not self._ray.is_initialized()
         if self._ours:
             connect(self._ray, address, workers)
-        # Of ray:// Ray's own server is looked at, which is all that this machine may see.
-        found = address if address.startswith("ray://") else self._found()
+        found = head_of(self._ray, address)
         if address in (LOCAL, AUTO):  # for messages
             self.address = found or address
         self._head = Head(found)
@@ -107,16 +106,16 @@ class RayRunner:
         """
         waiting = collections.deque(parts)
         deaths: collections.Counter[int] = collections.Counter()
-        size = self._hiring.size() if parts else 0
         heard = time.monotonic()
         self._runs += 1
         try:
+            size = self._size() if parts else 0
             # Put where workers fetch it, because a job may name very many files.
             shared = self._ray.put(job) if parts else None
             self._ask_idle()  # they may have died between the runs
             while waiting or self._has_parts():
-                # Without a head nobody new comes, and asking for workers would wait for it.
-                self._hand_out(shared, waiting, size if self._head.look() else 0)
+                self._head.look()
+                self._hand_out(shared, waiting, size)
                 ready = self._some_ready()
                 if ready or self._has_parts():
                     heard = time.monotonic()
@@ -139,6 +138,11 @@ class RayRunner:
         finally:
             self._forget_parts()
 
+    def _size(self) -> int:
+        while not self._head.look(afresh=True):
+            time.sleep(1.0)
+        return self._hiring.size()
+
     def _some_ready(self) -> list[Any]:
         """What was answered, after a second at the most."""
         if not self._under_way:
@@ -151,6 +155,9 @@ class RayRunner:
         """Give parts to workers that have none; ask for more workers if there are too few."""
         there = len(self._idle) + len(self._under_way)
         for _ in range(there, min(size, len(waiting) + len(self._under_way))):
+            # Without a head nobody new comes, and to ask for a worker would wait for it.
+            if not self._head.look(afresh=True):
+                break
             worker = self._hiring.hire(size)
             self._under_way[worker.version.remote()] = Call(worker, known=False)
         while waiting and self._idle:
@@ -219,7 +226,7 @@ class RayRunner:
                 del self._under_way[reference]
 
     def _say_waiting(self) -> float:
-        if self._head.look():
+        if self._head.look(afresh=True):
             print(
                 f"flowhash: waiting for {self._hiring.wanted()}; the work goes on when there is "
                 "one, Ctrl-C stops",
@@ -227,7 +234,3 @@ class RayRunner:
                 flush=True,
             )
         return time.monotonic()
-
-    def _found(self) -> str | None:
-        """Where the head is; None for a caller's own connection that does not say so."""
-        return getattr(self._ray.get_runtime_context(), "gcs_address", None)

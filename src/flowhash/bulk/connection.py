@@ -40,7 +40,7 @@ def connect(ray: Any, address: str, workers: int | None) -> None:
         told = os.environ.get(VARIABLE, "")
         tried = f"{told}, which {VARIABLE} names" if told else "this machine"
         if ":" in told:
-            knock(told, tried)
+            knock(told, tried, VARIABLE)
     else:
         knock(address, address)
     try:
@@ -66,6 +66,16 @@ def _no_cluster(address: str, tried: str, error: Exception) -> str:
     )
 
 
+def head_of(ray: Any, address: str) -> str | None:
+    """Where the head of the joined cluster answers this machine; None where that is not known."""
+    named = os.environ.get(VARIABLE, "") if address == AUTO else address
+    if named.startswith("ray://"):  # Ray's own server, which is all that this machine may see
+        return named
+    if ray.util.client.ray.is_connected():  # the address that it has is one inside the cluster
+        return None
+    return getattr(ray.get_runtime_context(), "gcs_address", None)
+
+
 class Head:
     """The head of a cluster, which is looked at from time to time.
 
@@ -78,14 +88,18 @@ class Head:
         self._looked = time.monotonic()
         self._silent: float | None = None  # since when
 
-    def look(self) -> bool:
+    def look(self, afresh: bool = False) -> bool:
         """Whether it answers, or did a moment ago.
+
+        Args:
+            afresh: now, and not a moment ago: before what waits for the head without end.
 
         Raises:
             ConnectionError: it has not answered for long.
         """
         now = time.monotonic()
-        if self._address is None or now - self._looked < LOOK_SECONDS:
+        known = now - self._looked < LOOK_SECONDS
+        if self._address is None or (known and (not afresh or self._silent is not None)):
             return self._silent is None
         self._looked = now
         if listens(self._address):

@@ -25,6 +25,7 @@ class Hiring:
 
     def __init__(self, ray: Any, address: str, asked: int | None, gpus: float) -> None:
         self._ray, self._address, self._asked, self._gpus = ray, address, asked, gpus
+        self._cpus = 0  # as of the last size
 
     def size(self) -> int:
         """How many workers; a worker takes half a CPU where whole ones would take them all.
@@ -32,7 +33,7 @@ class Hiring:
         Raises:
             InputError: the cluster is too small for what was asked.
         """
-        cpus = self._cpus()
+        cpus = self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
         if self._asked is None:
             return max(1, cpus - 1)
         most = max(1, 2 * cpus - 1)
@@ -45,7 +46,7 @@ class Hiring:
 
     def hire(self, size: int) -> Any:
         """One of ``size`` workers; it answers when there is room for it."""
-        share = 1.0 if size <= self._cpus() - 1 else 0.5
+        share = 1.0 if size <= self._cpus - 1 else 0.5
         remote = self._ray.remote(
             num_cpus=share, num_gpus=self._gpus, max_restarts=0, scheduling_strategy="SPREAD"
         )
@@ -65,6 +66,3 @@ class Hiring:
             f"a free {' and '.join(kinds)} of the cluster at {self._address}, which has {there} in "
             "all"
         )
-
-    def _cpus(self) -> int:
-        return int(self._ray.cluster_resources().get("CPU", 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -26,11 +28,13 @@ def aside(folder: Path) -> Iterator[Path]:
         folder: what is made; the folder above it is made, too.
     """
     beginning = f".{folder.name}.copy-"
+    ours = re.compile(re.escape(beginning) + "[0-9a-f]{8}")
     with naming(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         for entry in folder.parent.iterdir():
-            if entry.name.startswith(beginning):
-                _remove_dead(entry)
+            if ours.fullmatch(entry.name):
+                with contextlib.suppress(OSError):  # somebody else's, or gone meanwhile
+                    _remove_dead(entry)
         place, lock = _locked(folder.parent, beginning)
     try:
         yield place / MADE
@@ -52,9 +56,17 @@ def _locked(parent: Path, beginning: str) -> tuple[Path, IO[bytes]]:
             if place.exists():
                 raise
             continue
-        if (place / LOCK).exists():
+        if _is_at(place / LOCK, lock):
             return place, lock
         lock.close()
+
+
+def _is_at(path: Path, lock: IO[bytes]) -> bool:
+    """Whether a path still leads to the file that is locked, and not to a later one."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
+    except OSError:
+        return False
 
 
 def _remove_dead(place: Path) -> None:
@@ -74,6 +86,7 @@ def _remove(place: Path, lock: IO[bytes]) -> None:
     """The lock last: killed in between, this leaves what the next one knows for dead."""
     shutil.rmtree(place / MADE, ignore_errors=True)
     with contextlib.suppress(OSError):
-        (place / LOCK).unlink(missing_ok=True)
-        place.rmdir()
+        if not (place / MADE).exists():  # else, where a part of it stays, the next one tries again
+            (place / LOCK).unlink(missing_ok=True)
+            place.rmdir()
     lock.close()

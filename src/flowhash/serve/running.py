@@ -111,7 +111,7 @@ def _note(service: Service) -> str:
     if not options.may_write:
         return f" (read only: {options.host} can be reached by others, and there is no API key)"
     if not service.gate.writable:
-        return " (read only: the user of the address may not change the table)"
+        return " (read only: the database does not let this user change the table)"
     return ""
 
 

@@ -85,7 +85,7 @@ def index(
     ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
     batch: Annotated[
-        int, typer.Option(min=1, help="Items that are encoded and stored at once.")
+        int, typer.Option(min=1, help="Items after which it is noted how far that is.")
     ] = 5000,
     device: options.Device = "auto",
     config: options.Config = None,

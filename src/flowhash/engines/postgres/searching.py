@@ -33,7 +33,7 @@ from flowhash.table.manifest import Settings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut
-QUERIES_AT_ONCE = 2048  # whose buckets are counted together
+QUERIES_AT_ONCE = 2048  # counted and ranked together, so that a large batch fits the memory
 
 
 def snapshot(connection: Connection) -> Any:
@@ -169,7 +169,8 @@ class _Asking:
             part.wishes,
             sizes,
             [rows[-1][2] if rows else 0.0 for rows in lists],
-            replace(candidates, embeddings=candidates.embeddings[:0]),
+            # A slice of none would keep them all.
+            replace(candidates, embeddings=np.empty((0, self._settings.dim), np.float32)),
             exact_distances(self._settings.metric, self._asked.queries, candidates),
         )
 
