@@ -263,7 +263,7 @@ def test_the_line_at_the_start_says_who_may_not_write(
     process = start(place)
     assert process.stdout is not None
     try:
-        assert "read only: the user of the address" in process.stdout.readline()
+        assert "read only: the database does not let this user" in process.stdout.readline()
     finally:
         process.terminate()
         process.communicate()
