@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Two steps: the demo needs less than the tests, the linters and the documents do.
+DEMO := $(VENV)/.demo
 INSTALLED := $(VENV)/.installed
 # torch goes in first and by itself: asked for along with others, some indexes give another build.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -16,23 +18,34 @@ export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
+	@echo 'install what the demo needs: one to two minutes'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) '$(shell grep '^torch==' constraints.txt)'
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(INSTALLED): $(DEMO)
+	@echo 'install what tests, checks and documents need: about two minutes more'
 	$(PIP) -e '.[dev]'
 	touch $@
 
-demo: $(INSTALLED) ## the whole job on handwritten digits: learn, compare, index, report, search page
+demo: $(DEMO) ## the whole job on handwritten digits: learn, compare, index, report, search page
 	$(BIN)/flowhash demo
 
 # Threads that spin while they wait make a busy machine crawl; no test takes times.
 test test-all: export OMP_WAIT_POLICY := passive
 
-test: $(INSTALLED) ## the tests that every change must pass
-	$(BIN)/python -m pytest -q -m 'not slow'
+# Two processes, a file of tests at a time in each; TESTS=tests/table runs a part.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+test: $(INSTALLED) ## the tests that every change must pass, in under ten minutes
+	@echo 'the quick tests: 7 to 9 minutes on two cores, the first of them compiling kernels'
+	$(PYTEST) -m 'not slow' $(TESTS)
 
 test-all: $(INSTALLED) ## all tests, the slow ones too
-	$(BIN)/python -m pytest -q
+	@echo 'all tests: about an hour on two cores'
+	$(PYTEST) $(TESTS)
 
 check: $(INSTALLED) ## style, types and the direction of imports
 	$(BIN)/ruff check .
