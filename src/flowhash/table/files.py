@@ -44,6 +44,14 @@ def take_lock(path: Path) -> IO[bytes]:
     return file
 
 
+def release_lock(file: IO[bytes]) -> None:
+    """Give the writer's lock back at once, whoever else has a copy of its descriptor."""
+    import fcntl
+
+    with contextlib.suppress(OSError):  # closing does it too
+        fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest in one step, durably."""
     new = folder / (manifests.NAME + ".new")

@@ -24,7 +24,14 @@ from flowhash.errors import DamagedFileError, StorageError
 from flowhash.table import manifest as manifests
 from flowhash.table.container import Written, write_container
 from flowhash.table.draft import Draft
-from flowhash.table.files import LOCK, flush_folder, naming, take_lock, write_manifest
+from flowhash.table.files import (
+    LOCK,
+    flush_folder,
+    naming,
+    release_lock,
+    take_lock,
+    write_manifest,
+)
 from flowhash.table.manifest import DeletedFile, Manifest, SegmentFile, Settings
 from flowhash.table.mapped import map_segment, segment_entries
 from flowhash.table.segment import NO_ROWS
@@ -37,12 +44,12 @@ class Folder:
     Attributes:
         path: the folder.
         manifest: the state on disk as this object knows it.
-        writable: whether it holds the writer's lock.
+        writer: the process that took the writer's lock; None if it was opened to be searched only.
     """
 
     def __init__(self, path: Path, writable: bool, lock: IO[bytes] | None = None) -> None:
         self.path = path
-        self.writable = writable
+        self.writer = os.getpid() if writable else None
         if lock is None:
             manifests.load(path)  # before a lock file is left in a folder that is no table
         self._lock = take_lock(path) if writable and lock is None else lock
@@ -71,9 +78,20 @@ class Folder:
                 raise
         return cls(path, writable=True, lock=lock)
 
+    @property
+    def writable(self) -> bool:
+        """Whether this process holds the writer's lock; one that was forked from it does not."""
+        return self.writer == os.getpid()
+
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back; in a process that was forked, only the copy of its descriptor.
+
+        A lock belongs to all copies of a descriptor. It lasts until the last one is closed, or
+        until somebody says that it is over, which is up to the process that took it.
+        """
         if self._lock is not None:
+            if self.writable:
+                release_lock(self._lock)
             self._lock.close()
             self._lock = None
 

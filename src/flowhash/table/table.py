@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +13,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import InputError, LockedTableError, StorageError
 from flowhash.table import answers, arguments, change
 from flowhash.table.arrays import METRICS
 from flowhash.table.browse import Browsing
@@ -28,7 +30,8 @@ class HashTable(Browsing):
     """A hash table: items in the k buckets of their codes, ranked by their embeddings.
 
     Make one with :meth:`create`, or open a stored one with :meth:`open`. Searches may run in many
-    threads while one thread adds and deletes: each sees one state of the table, whole.
+    threads while one thread adds and deletes: each sees one state of the table, whole. A process
+    that is forked may search the table that it was forked with, but not change a stored one.
 
     Example:
         >>> import numpy as np
@@ -45,6 +48,7 @@ class HashTable(Browsing):
         self._writing = threading.RLock()
         self._searcher: tuple[State, Searcher] | None = None
         self._metric = METRICS[settings.metric]
+        _tables.add(self)
 
     @classmethod
     def create(
@@ -265,6 +269,13 @@ class HashTable(Browsing):
                 yield state
                 self._searcher = None
                 return
+            if folder.writer is not None and not folder.writable:
+                raise LockedTableError(
+                    f"{self.path} was opened to be changed by process {folder.writer}; this is "
+                    f"process {os.getpid()}, forked from it, and a table has one writer. Change it "
+                    "there, or close it there and open it here, after the fork; searching it here "
+                    "is fine"
+                )
             if not folder.writable:
                 raise StorageError(
                     f"{self.path} was opened to be searched only; use HashTable.open(path, "
@@ -279,6 +290,12 @@ class HashTable(Browsing):
                 if folder.manifest.generation != generation:
                     self._state = folder.load(self._state)
                 raise
+
+    def _after_fork(self) -> None:
+        """In a process that was just forked: hold nobody up, and be held up by nobody."""
+        self._writing = threading.RLock()  # the thread that may have held it is not in this process
+        if self._folder is not None:
+            self._folder.close()
 
     def _searcher_of(self, state: State, where: Any) -> Searcher:
         """What searches a state; kept, because single queries would notice its making."""
@@ -296,3 +313,15 @@ class HashTable(Browsing):
         if where is None and self._state is state:
             self._searcher = (state, searcher)
         return searcher
+
+
+_tables: weakref.WeakSet[HashTable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for table in list(_tables):
+        table._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
