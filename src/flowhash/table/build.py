@@ -213,6 +213,33 @@ def copy_rows(
     return -1, -1
 
 
+@inner_kernel
+def copy_lows(
+    source: Arrays, bits: NDArray[np.uint32], rows: NDArray[np.int64], lows: NDArray[np.uint16]
+) -> None:
+    """Copy lower halves of rows that ``copy_rows`` has copied before, and hence checked.
+
+    Args:
+        source: where stored rows are.
+        bits: embeddings that were given, as bits [n, dim]; without rows if they are in ``source``.
+        rows: the row for each place of the result; negative for rows of another source.
+        lows: receives lower halves; has as many rows as ``rows``.
+    """
+    for place in range(rows.shape[0]):
+        row = rows[place]
+        if row < 0:
+            continue
+        if bits.shape[0] > 0:
+            later = rows[min(place + AHEAD, rows.shape[0] - 1)]
+            for column in range(0, bits.shape[1], LINE):
+                prefetch(bits, later, column)
+            for column in range(bits.shape[1]):
+                lows[place, column] = bits[row, column] & np.uint32(0xFFFF)
+        else:
+            for column in range(lows.shape[1]):
+                lows[place, column] = source.lows[row, column]
+
+
 @kernel
 def take_bytes(
     content: NDArray[np.uint8],

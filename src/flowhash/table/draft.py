@@ -6,7 +6,7 @@ needs them: all at once into memory, or piece by piece into a file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from flowhash.errors import InputError
 from flowhash.table.arrays import COSINE, Arrays
 from flowhash.table.build import (
     bucket_lists,
+    copy_lows,
     copy_rows,
     put_in_order,
     sort_by_code,
@@ -112,10 +113,7 @@ class Draft:
             DamagedFileError: one that was stored is damaged.
         """
         largest = np.zeros(2)
-        for number, source in enumerate(self.sources):
-            rows = self.rows[start:stop]
-            if len(self.sources) > 1:
-                rows = np.where(self.origins[start:stop] == number, rows, -1)
+        for source, rows in self._shares(start, stop):
             bad, fault = copy_rows(
                 source.arrays, source.vectors, source.vectors.view(np.uint32), rows, self.metric,
                 source.segment is not None, highs, lows, norms, largest,
@@ -125,6 +123,19 @@ class Draft:
             if bad != -1:
                 _refuse(source, int(rows[bad]), self.metric)
         return largest
+
+    def copy_lows(self, start: int, stop: int, lows: NDArray[np.uint16]) -> None:
+        """Copy lower halves alone, of rows that ``copy_range`` has copied before."""
+        for source, rows in self._shares(start, stop):
+            copy_lows(source.arrays, source.vectors.view(np.uint32), rows, lows)
+
+    def _shares(self, start: int, stop: int) -> Iterator[tuple[Source, NDArray[np.int64]]]:
+        """Each source, and its row for each place of a range; -1 where it is another's."""
+        for number, source in enumerate(self.sources):
+            rows = self.rows[start:stop]
+            if len(self.sources) > 1:
+                rows = np.where(self.origins[start:stop] == number, rows, -1)
+            yield source, rows
 
     def strings(self, name: str) -> Strings:
         """Names or payloads of all rows, in their new order; empty if no source has any."""

@@ -34,24 +34,35 @@ def segment_entries(
     norms = np.empty(count, np.float32)
     largest = np.zeros(2)
 
-    def pieces(plane: int) -> Iterator[NDArray[Any]]:
-        step = max(1, PIECE_BYTES // (dim * 2))
-        for start in range(0, count, step):
-            stop = min(count, start + step)
+    step = max(1, PIECE_BYTES // (dim * 2))
+    ranges = [(start, min(count, start + step)) for start in range(0, count, step)]
+
+    def uppers() -> Iterator[NDArray[Any]]:
+        for start, stop in ranges:
             highs = np.empty((stop - start, dim), np.uint16)
             lows = np.empty((0 if halves else stop - start, dim), np.uint16)
             squares = plan.copy_range(start, stop, highs, lows, norms[start:stop])
             np.maximum(largest, squares, out=largest)
-            yield highs.view(np.float16) if halves else (highs, lows)[plane]
+            yield highs.view(np.float16) if halves else highs
+
+    def lowers() -> Iterator[NDArray[Any]]:
+        # Taken once more from where they come from: kept, they would take half of the memory that
+        # the whole segment does.
+        for start, stop in ranges:
+            lows = np.empty((stop - start, dim), np.uint16)
+            plan.copy_lows(start, stop, lows)
+            yield lows
 
     entries = [
         whole("ids", plan.keys),
         whole("order", plan.order),
         whole("offsets", plan.offsets),
     ]
-    for plane, name in enumerate(("embeddings",) if halves else ("highs", "lows")):
-        dtype = np.dtype(np.float16 if halves else np.uint16)
-        entries.append(Entry(name, dtype, (count, dim), pieces(plane)))
+    if halves:
+        entries.append(Entry("embeddings", np.dtype(np.float16), (count, dim), uppers()))
+    else:
+        entries.append(Entry("highs", np.dtype(np.uint16), (count, dim), uppers()))
+        entries.append(Entry("lows", np.dtype(np.uint16), (count, dim), lowers()))
     entries.append(whole("norms", norms))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
