@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
+from flowhash.atomic import STRAY
 from flowhash.bars import shown
 from flowhash.bulk.job import Job, Runner
 from flowhash.bulk.plan import FORMAT, PLAN, VERSION, Place, Plan, difference, part_name, read_plan
@@ -19,7 +21,7 @@ LOCK = "_lock"
 DROPPED = "_dropped.json"  # the plan of work that is being removed
 ADOPTING = "_adopting.json"  # which files become a table's
 ENCODED = "_encoded"  # queries that were encoded for a search lie in its folder
-STRAYS = (".part-*", ".order.npy.*", "_*.json.new")
+STRAYS = (".part-*", ".order.npy.*", "_*.json.new", "_*.json.*.new")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -165,8 +167,8 @@ def _not_ours(folder: Path) -> list[Path]:
     """What is in a folder without a plan, unless its work was being removed."""
     if (folder / DROPPED).exists():
         return []
-    ours = (LOCK, ENCODED, f"{PLAN}.new")
-    return [entry for entry in folder.iterdir() if entry.name not in ours]
+    ours = re.compile(f"{LOCK}|{ENCODED}|{re.escape(PLAN)}{STRAY}")
+    return [entry for entry in folder.iterdir() if not ours.fullmatch(entry.name)]
 
 
 def _take_lock(folder: Path) -> IO[bytes]:

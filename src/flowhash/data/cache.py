@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 import zlib
@@ -13,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.atomic import atomic_file, remove_strays
 from flowhash.data.files import damaged_npz, map_npz, read_npy
 from flowhash.data.pickles import read_pickle
 from flowhash.errors import DamagedFileError, StorageError
@@ -90,23 +90,18 @@ def _cached_path(path: Path, key: str, cache: Path | None) -> Path:
 
 def _write(target: Path, source: Path, write: Callable[[IO[bytes]], None]) -> None:
     """Write a file that is there whole or not at all; copies of former sources are removed."""
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
+        remove_strays(target)
+        with atomic_file(target) as file:
             write(file)
-            file.flush()
-            os.fsync(file.fileno())
         prefix = target.name.rsplit(".", 2)[0]
         for old in target.parent.glob(f"{prefix}.*.npy"):
             if old != target:  # another process may have made the same one and be reading it
                 old.unlink(missing_ok=True)
-        part.replace(target)
     except DamagedFileError:
-        part.unlink(missing_ok=True)
         raise
     except OSError as error:
-        _forget(part)
         needs = source.stat().st_size >> 20
         free = _free(target.parent)
         raise StorageError(
@@ -114,16 +109,6 @@ def _write(target: Path, source: Path, write: Callable[[IO[bytes]], None]) -> No
             f"written: {error.strerror or error} ({free}; the copy takes some {needs} MB or more). "
             "Give a folder that can be written with cache="
         ) from error
-    except BaseException:
-        _forget(part)
-        raise
-
-
-def _forget(part: Path) -> None:
-    try:
-        part.unlink(missing_ok=True)
-    except OSError:
-        return  # the folder is read-only: there is nothing to delete
 
 
 def _free(folder: Path) -> str:

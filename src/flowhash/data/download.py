@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import os
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import IO
 
+from flowhash.atomic import NOT_THROUGH_LINKS, NOT_WAITING
 from flowhash.bars import bytes_bar
 from flowhash.errors import DamagedFileError, StorageError
 
@@ -67,15 +70,21 @@ def _fetch(address: str, part: Path) -> None:
         start = have if resumed else 0
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else None
-        mode = "ab" if resumed else "wb"
         name = part.name.removesuffix(".part")
-        with part.open(mode) as file, bytes_bar(name, start, total) as advance:
+        with _opened(part, resumed) as file, bytes_bar(name, start, total) as advance:
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 advance(len(chunk))
     size = part.stat().st_size
     if total is not None and size < total:
         raise StorageError(f"the connection ended after {size} of {total} bytes")
+
+
+def _opened(part: Path, resumed: bool) -> IO[bytes]:
+    """Open a part to write to its end, or anew; its name can be foreseen, so never a link."""
+    flags = os.O_WRONLY | os.O_CREAT | NOT_THROUGH_LINKS | NOT_WAITING
+    handle = os.open(part, flags | (os.O_APPEND if resumed else os.O_TRUNC), 0o666)
+    return os.fdopen(handle, "ab" if resumed else "wb")
 
 
 def _checksum(path: Path) -> str:

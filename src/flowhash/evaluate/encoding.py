@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from flowhash.atomic import atomic_file, remove_strays
 from flowhash.bars import tracked
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
 from flowhash.errors import DamagedFileError
@@ -19,6 +20,7 @@ from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
 from flowhash.networks.vectors import Plain
+from flowhash.table.files import replace_file
 
 BATCH = 500  # images that go through a network at once
 ROWS = 10_000  # features that go through a last layer at once
@@ -92,11 +94,11 @@ class Encodings:
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
-            part = path.with_suffix(".part.npy")
-            np.save(part, make(), allow_pickle=False)
-            spent = path.with_suffix(".seconds")
-            spent.write_text(repr(time.perf_counter() - began))
-            part.replace(path)
+            remove_strays(path)
+            made = make()
+            replace_file(path.with_suffix(".seconds"), repr(time.perf_counter() - began).encode())
+            with atomic_file(path) as file:
+                np.save(file, made, allow_pickle=False)
         try:
             found: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:

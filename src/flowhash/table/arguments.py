@@ -16,12 +16,12 @@ from flowhash.errors import InputError
 from flowhash.select import sort_rows
 from flowhash.table.build import first_wrong_code
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
-from flowhash.table.manifest import Settings
+from flowhash.table.manifest import LARGEST_SEGMENT, Settings
 from flowhash.table.state import State
 
 LARGEST_PAYLOAD = 1 << 20  # bytes of JSON
+DEEPEST_PAYLOAD = 100  # levels of dicts and lists; JSON readers give up at some depth
 LARGEST_ID = np.iinfo(np.int64).max
-LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
 LARGEST_ANSWER = 1 << 30  # places for hits, padding too
 WHERE = "It is a list or set of ids, or a boolean mask; payloads are not searched"
 
@@ -171,7 +171,24 @@ def _payload_text(index: int, payload: dict[str, Any] | None) -> bytes:
             f"payloads[{index}] has {len(text)} bytes of JSON; expected at most {LARGEST_PAYLOAD}. "
             "Keep large things elsewhere and their address here"
         )
+    if text.count(b"{") + text.count(b"[") > DEEPEST_PAYLOAD and _depth(payload) > DEEPEST_PAYLOAD:
+        raise InputError(
+            f"payloads[{index}] is nested {_depth(payload)} levels deep; expected at most "
+            f"{DEEPEST_PAYLOAD}. Flatten it, or keep it as one string"
+        )
     return text
+
+
+def _depth(payload: Any) -> int:
+    """How many dicts and lists lie in each other; what is given was written as JSON already."""
+    depth, level = 0, [payload]
+    while level:
+        depth += 1
+        contents = [outer.values() if isinstance(outer, dict) else outer for outer in level]
+        level = [
+            inner for some in contents for inner in some if isinstance(inner, (dict, list, tuple))
+        ]
+    return depth
 
 
 def read_queries(

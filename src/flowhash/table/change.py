@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowhash.table.arguments import LARGEST_SEGMENT, Items
+from flowhash.table.arguments import Items
 from flowhash.table.arrays import METRICS
 from flowhash.table.draft import Draft, draft, given, in_memory, stored
 from flowhash.table.folder import Folder
 from flowhash.table.ids import INT64, last_of_each
-from flowhash.table.manifest import Settings
+from flowhash.table.manifest import LARGEST_SEGMENT, Settings
 from flowhash.table.state import Part, State, new_part
 
 FAN = 8  # so many segments of like size are merged into one

@@ -10,12 +10,14 @@ from flowhash.bars import tracked
 from flowhash.errors import DamagedFileError
 from flowhash.table import manifest as manifests
 from flowhash.table.answers import no_ids
+from flowhash.table.arrays import COSINE, METRICS
 from flowhash.table.blocks import BLOCK
-from flowhash.table.build import bucket_lists
+from flowhash.table.build import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
 from flowhash.table.folder import Folder
-from flowhash.table.ids import STRING, string_keys
+from flowhash.table.ids import INT64, STRING, string_keys
 from flowhash.table.manifest import Settings
 from flowhash.table.mapped import damaged_blocks
+from flowhash.table.refine import UNIT
 from flowhash.table.segment import Segment, texts_fit
 from flowhash.table.state import Part, State
 
@@ -40,7 +42,7 @@ def folder_faults(path: Path) -> list[str]:
             if manifests.load(path).generation != folder.manifest.generation:
                 return folder_faults(path)
             faults.append(str(error))
-    return faults + state_faults(settings, State(tuple(parts)))
+    return faults + state_faults(settings, State(tuple(parts), folder.manifest.next_id))
 
 
 def state_faults(settings: Settings, state: State) -> list[str]:
@@ -64,6 +66,9 @@ def state_faults(settings: Settings, state: State) -> list[str]:
         ids = [part.segment.ids_at(part.live_rows()) for part in state.parts]
         if len(set(np.concatenate([no_ids(settings.ids), *ids]).tolist())) != state.live:
             faults.append("an id is in the table twice")
+        ends = [int(one.max()) for one in ids if len(one)] if settings.ids == INT64 else []
+        if ends and max(ends) >= state.next_id:
+            faults.append(f"the next id would be {state.next_id}, but there is {max(ends)} already")
     return faults
 
 
@@ -82,6 +87,8 @@ def _inconsistencies(settings: Settings, part: Part) -> list[str]:
     codes = arrays.codes
     if len(codes) and not (codes.min() >= 0 and codes.max() < settings.buckets):
         return [*faults, "a code names a bucket that does not exist"]
+    if (codes[:, 1:] <= codes[:, :-1]).any():
+        faults.append("a code is not in order, or names a bucket twice")
     codes = segment.codes_at(rows)
     offsets, postings = bucket_lists(np.ascontiguousarray(codes), settings.buckets)
     if not np.array_equal(offsets, arrays.offsets) or not np.array_equal(postings, arrays.postings):
@@ -94,19 +101,43 @@ def _inconsistencies(settings: Settings, part: Part) -> list[str]:
         if not np.array_equal(keys, arrays.ids):
             faults.append("its string ids do not match their keys")
     try:
+        segment.ids_at(rows)
+    except DamagedFileError:
+        return [*faults, "an id is no text"]
+    try:
         if len(segment.payloads.offsets):
             for row in rows.tolist():
                 segment.payload_at(row)
     except DamagedFileError:
-        faults.append("a payload is not JSON")
-    return faults + _embedding_faults(segment)
+        faults.append("a payload is not JSON, or cannot be read")
+    with np.errstate(all="ignore"):  # infinities and NaNs are what is looked for
+        return faults + _embedding_faults(METRICS[settings.metric], segment)
 
 
-def _embedding_faults(segment: Segment) -> list[str]:
-    """Embeddings must be finite and not longer than the segment says."""
+def _embedding_faults(metric: int, segment: Segment) -> list[str]:
+    """Embeddings must be such as ``add`` takes, and what was computed of them must be right.
+
+    Sums were in float32, in whatever order was quickest on the machine that wrote them: they are
+    right within ``UNIT`` for each number of a row, and a few more.
+    """
+    share = 1.05 * UNIT * (segment.arrays.highs.shape[1] + 8)
     for start in range(0, segment.rows, 1 << 16):
-        embeddings = segment.embeddings(start, start + (1 << 16))
-        lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1)
-        if not (lengths <= segment.largest).all():
+        rows = slice(start, start + (1 << 16))
+        embeddings = segment.embeddings(rows.start, rows.stop).astype(np.float64)
+        squares = np.square(embeddings).sum(axis=1)
+        lengths = np.sqrt(squares)
+        if not (lengths <= segment.largest).all() or (squares > (1 + share) * LARGEST_SQUARE).any():
             return ["an embedding is not finite, or longer than its segment says"]
+        if metric == COSINE and (squares < (1 - share) * SMALLEST_SQUARE).any():
+            return ["an embedding has no direction, which cosine compares"]
+        norms = 1 / lengths if metric == COSINE else squares
+        tiny = 0.0 if metric == COSINE else 2.0**-148 * embeddings.shape[1]
+        stored = segment.arrays.norms[rows].astype(np.float64)
+        if not (np.abs(stored - norms) <= share * norms + tiny).all():
+            return ["its norms are not those of its embeddings"]
+        if not segment.halves:
+            uppers = segment.arrays.highs[rows].astype(np.uint32) << np.uint32(16)
+            rests = np.linalg.norm(embeddings - uppers.view(np.float32), axis=1)
+            if not (rests <= segment.residual).all():
+                return ["the upper halves of an embedding leave out more than its segment says"]
     return []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import mmap
 import os
 import zlib
@@ -20,7 +21,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.errors import DamagedFileError
+from flowhash.atomic import open_regular
+from flowhash.errors import DamagedFileError, in_one_line
 from flowhash.table.blocks import BLOCK, block_checksums
 
 ALIGNMENT = 64
@@ -36,6 +38,7 @@ KINDS = {
 }
 NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 METADATA = {"format": "flowhash-segment", "version": "1"}
+PADDING = "padding."  # arrays whose names begin so fill gaps
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def _with_padding(entries: list[Entry]) -> Iterator[Entry]:
         gap = -(place + entry.size) % ALIGNMENT
         place += entry.size + gap
         if gap:
-            yield whole(f"padding.{number}", np.zeros(gap, np.uint8))
+            yield whole(f"{PADDING}{number}", np.zeros(gap, np.uint8))
 
 
 def _header(entries: list[Entry]) -> bytes:
@@ -175,9 +178,9 @@ def map_container(path: Path, expected: Written) -> Container:
         DamagedFileError: it is missing or not what was written.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
-            if size != expected.size:
+            if size != expected.size or not size:
                 raise DamagedFileError(
                     f"{path} has {size} bytes; {expected.size} were written. It was cut short or "
                     "changed: restore it from a copy"
@@ -195,32 +198,45 @@ def map_container(path: Path, expected: Written) -> Container:
 
 
 def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> Container:
+    """The arrays that a header names: one behind the other, the checksums of all of them last.
+
+    Kernels trust what is said here, so that nothing may lie elsewhere, nor in two places.
+    """
     base = 8 + len(header)
+    place = 0
     arrays: dict[str, NDArray[Any]] = {}
     spans: dict[str, tuple[int, int]] = {}
     try:
         fields = json.loads(header)
         if fields.pop("__metadata__") != METADATA:
             raise ValueError("unknown metadata")
-        for name, place in fields.items():
-            dtype, shape = np.dtype(KINDS[place["dtype"]]), tuple(place["shape"])
-            start, stop = place["data_offsets"]
-            count = int(np.prod(shape, dtype=np.int64))
-            if start % ALIGNMENT and not name.startswith("padding."):
+        for name, field in fields.items():
+            dtype, shape = np.dtype(KINDS[field["dtype"]]), field["shape"]
+            if not all(type(length) is int and length >= 0 for length in shape):
+                raise ValueError(f"{name} has an impossible shape")
+            count = math.prod(shape)
+            stop = place + count * dtype.itemsize
+            if field["data_offsets"] != [place, stop] or base + stop > expected.size:
+                raise ValueError(f"{name} does not lie behind the array before it")
+            if place % ALIGNMENT and not name.startswith(PADDING):
                 raise ValueError(f"{name} is not aligned")
-            if stop - start != count * dtype.itemsize or not 0 <= start <= stop:
-                raise ValueError(f"{name} has the wrong size")
-            arrays[name] = np.frombuffer(mapped, dtype, count, base + start).reshape(shape)
-            spans[name] = (start, stop)
+            arrays[name] = np.frombuffer(mapped, dtype, count, base + place).reshape(shape)
+            spans[name] = (place, stop)
+            place = stop
         sums = arrays.pop("checksums")
         end = spans.pop("checksums")[0]
-        words = np.frombuffer(mapped, "<u8", end // 8, base)
-        if len(sums) != -(-end // BLOCK):
+        if base + end + sums.nbytes != expected.size:
+            raise ValueError("the checksums are not at its end")
+        if sums.dtype != np.uint32 or sums.shape != (-(-end // BLOCK),):
             raise ValueError("the number of checksums is wrong")
-    except (KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise DamagedFileError(
-            f"{path}: its header makes no sense ({error}); restore the file from a copy"
+            f"{path}: its header makes no sense ({in_one_line(error)}); restore the file from a "
+            "copy"
         ) from error
-    if zlib.crc32(sums.tobytes()) != expected.sums_crc32:
+    words = np.frombuffer(mapped, "<u8", end // 8, base)
+    if zlib.crc32(sums.data) != expected.sums_crc32:
         raise DamagedFileError(f"{path}: its checksums are damaged; restore the file from a copy")
     return Container(arrays, spans, words, sums)

@@ -73,7 +73,8 @@ def scan_exactly(
     Returns:
         How many rows the list has now, and -1 or what is wrong.
     """
-    seen = np.zeros(segment.offsets.shape[0] - 1, np.uint8)
+    buckets = segment.offsets.shape[0] - 1
+    seen = np.zeros(buckets, np.uint8)
     line = np.empty((1, queries.shape[1]), np.float32)
     listed = segment.postings.shape[0] > 0
     for bucket in opened:
@@ -91,7 +92,10 @@ def scan_exactly(
                 continue
             known = 0
             for column in range(segment.codes.shape[1] if listed else 0):
-                known |= seen[segment.codes[row, column]]
+                other = segment.codes[row, column]
+                if other < 0 or other >= buckets:
+                    return size, BROKEN
+                known |= seen[other]
             if known == 0:
                 copy_embedding(segment.highs, segment.lows, row, line, 0)
                 away = distance(metric, line, queries, query)

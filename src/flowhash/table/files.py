@@ -1,16 +1,16 @@
-"""Files that survive a crash: the writer's lock, the manifest in one step, flushed folders."""
+"""Files that survive a crash: the writer's lock, files in one step, flushed folders."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from flowhash.atomic import NOT_THROUGH_LINKS, NOT_WAITING, atomic_file, remove_strays
 from flowhash.errors import LockedTableError, StorageError
-from flowhash.table import manifest as manifests
-from flowhash.table.manifest import Manifest
 
 LOCK = "writer.lock"
 
@@ -29,7 +29,7 @@ def take_lock(path: Path) -> IO[bytes]:
                 "tables can be written on Linux and macOS only, because of their lock; open this "
                 'one with mode="r", or keep it in memory'
             ) from error
-        file = (path / LOCK).open("ab")
+        file = _open_lock(path / LOCK)
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -44,23 +44,28 @@ def take_lock(path: Path) -> IO[bytes]:
     return file
 
 
+def _open_lock(path: Path) -> IO[bytes]:
+    """Open the file of a lock, made where there is none: a file of its own, nothing else."""
+    other = StorageError(f"{path} is a link, or not a file; expected one for the lock. Remove it")
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NOT_THROUGH_LINKS | NOT_WAITING
+    try:
+        handle = os.open(path, flags, 0o666)
+    except OSError as error:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise other from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise other
+    return os.fdopen(handle, "ab", buffering=0)
+
+
 def release_lock(file: IO[bytes]) -> None:
     """Give the writer's lock back at once, whoever else has a copy of its descriptor."""
     import fcntl
 
     with contextlib.suppress(OSError):  # closing does it too
         fcntl.flock(file.fileno(), fcntl.LOCK_UN)
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest in one step, durably."""
-    new = folder / (manifests.NAME + ".new")
-    with new.open("wb") as file:
-        file.write(manifests.dump(manifest))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(folder / manifests.NAME)
-    flush_folder(folder)
 
 
 def flush_folder(folder: Path) -> None:
@@ -89,12 +94,8 @@ def naming(path: Path) -> Iterator[None]:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file in one step, durably: it has the old content or the new one, never a part."""
-    new = path.with_name(path.name + ".new")
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with new.open("wb") as file:
+        remove_strays(path)
+        with atomic_file(path) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        flush_folder(path.parent)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import secrets
 import zlib
 from collections.abc import Iterator
@@ -20,22 +21,24 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.atomic import atomic_file, open_regular, remove_strays
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.table import manifest as manifests
 from flowhash.table.container import Written, write_container
 from flowhash.table.draft import Draft
-from flowhash.table.files import (
-    LOCK,
-    flush_folder,
-    naming,
-    release_lock,
-    take_lock,
-    write_manifest,
-)
+from flowhash.table.files import LOCK, flush_folder, naming, release_lock, take_lock
 from flowhash.table.manifest import DeletedFile, Manifest, SegmentFile, Settings
 from flowhash.table.mapped import map_segment, segment_entries
 from flowhash.table.segment import NO_ROWS
 from flowhash.table.state import Part, State
+
+# A NumPy file of bits as FlowHash writes it: the magic and the header, of format 1.0.
+BITS = re.compile(
+    rb"\x93NUMPY\x01\x00.."
+    rb"\{'descr': '\|u1', 'fortran_order': False, 'shape': \((\d{1,19}),\), \} *\n",
+    re.DOTALL,
+)
+LARGEST_HEADER = 1 << 16  # of such a file
 
 
 class Folder:
@@ -54,6 +57,7 @@ class Folder:
             manifests.load(path)  # before a lock file is left in a folder that is no table
         self._lock = take_lock(path) if writable and lock is None else lock
         self._new: set[str] = set()
+        self._attempted = 0
         try:
             self.manifest = manifests.load(path)
         except BaseException:
@@ -71,8 +75,13 @@ class Folder:
             lock = take_lock(path)
             try:
                 _refuse_content(path)
-                write_manifest(path, Manifest(settings, identity=secrets.token_hex(16)))
+                remove_strays(path / manifests.NAME)
                 flush_folder(path.parent)
+                try:
+                    _write_manifest(path, Manifest(settings, identity=secrets.token_hex(16)))
+                except BaseException:
+                    (path / manifests.NAME).unlink(missing_ok=True)  # so that it can be tried again
+                    raise
             except BaseException:
                 lock.close()
                 raise
@@ -159,9 +168,12 @@ class Folder:
     def commit(self, state: State) -> None:
         """Make a state the table's, durably; then remove what it does not need any more."""
         files = tuple(part.file for part in state.parts if part.file is not None)
+        # A generation that was tried may be on disk although nobody could see that, and readers may
+        # know it: it never comes again.
+        self._attempted = max(self._attempted, self.manifest.generation) + 1
         changed = replace(
             self.manifest,
-            generation=self.manifest.generation + 1,
+            generation=self._attempted,
             next_id=state.next_id,
             segments=files,
         )
@@ -171,7 +183,7 @@ class Folder:
         try:
             with naming(self.path / manifests.NAME):
                 flush_folder(self.path)
-                write_manifest(self.path, changed)
+                _write_manifest(self.path, changed)
         except BaseException:
             self._take_back(changed)
             raise
@@ -204,8 +216,9 @@ class Folder:
         """
         if manifests.load(self.path).generation != changed.generation:
             return
+        self._attempted = changed.generation + 1
         try:
-            write_manifest(self.path, replace(self.manifest, generation=changed.generation + 1))
+            _write_manifest(self.path, replace(self.manifest, generation=self._attempted))
         except OSError as error:
             raise StorageError(
                 error.errno,
@@ -233,6 +246,8 @@ class Folder:
         path = self.path / entry.file
         segment = None
         for part in known.parts if known else ():
+            if part.file == entry:
+                return part
             if part.file is not None and replace(part.file, deleted=entry.deleted) == entry:
                 segment = part.segment
         if segment is None:
@@ -245,24 +260,32 @@ class Folder:
 
     def _load_alive(self, entry: SegmentFile, deleted: DeletedFile) -> NDArray[np.uint8]:
         path = self.path / deleted.file
+        count = -(-entry.rows // 8)
         with naming(path):
             try:
-                data = path.read_bytes()
+                with open_regular(path) as file:
+                    same = os.fstat(file.fileno()).st_size == deleted.size
+                    fits = deleted.size <= count + LARGEST_HEADER
+                    data = file.read(deleted.size) if same and fits else b""
             except FileNotFoundError as error:
                 raise DamagedFileError(
                     f"{path} is missing; the manifest names it. Restore it from a copy"
                 ) from error
         if len(data) != deleted.size or zlib.crc32(data) != deleted.crc32:
             raise DamagedFileError(f"{path} does not match its checksum; restore it from a copy")
-        try:
-            packed = np.load(io.BytesIO(data), allow_pickle=False)
-            gone = np.unpackbits(packed, count=entry.rows)
-            if packed.shape != (-(-entry.rows // 8),) or int(gone.sum()) != deleted.rows:
-                raise ValueError(f"{int(gone.sum())} rows are marked, not {deleted.rows}")
-        except (TypeError, ValueError, OSError, EOFError) as error:
+        # Not read by NumPy, which would take every other kind of file and whatever size it names.
+        header = BITS.match(data)
+        if header is None or int(header[1]) != count or len(data) != header.end() + count:
             raise DamagedFileError(
-                f"{path} does not say which rows are deleted ({error}); restore it from a copy"
-            ) from error
+                f"{path} does not say which of {entry.rows} rows are deleted; restore it from a "
+                "copy"
+            )
+        gone = np.unpackbits(np.frombuffer(data, np.uint8, count, header.end()), count=entry.rows)
+        if int(gone.sum()) != deleted.rows:
+            raise DamagedFileError(
+                f"{path} marks {int(gone.sum())} rows as deleted, not {deleted.rows}; restore it "
+                "from a copy"
+            )
         return 1 - gone
 
     def remove_strays(self) -> None:
@@ -271,15 +294,22 @@ class Folder:
         Only after everything that it names was found.
         """
         known = self.manifest.files()
-        ours = (manifests.SEGMENT_NAME, manifests.DELETED_NAME)
+        ours = (manifests.SEGMENT_NAME, manifests.DELETED_NAME, manifests.STRAY_NAME)
         names = {entry.name for entry in self.path.iterdir()}
         strays = {name for name in names if any(kind.fullmatch(name) for kind in ours)}
-        self.discard((strays - known) | (names & {manifests.NAME + ".new"}))
+        self.discard(strays - known)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest in one step, durably."""
+    with atomic_file(folder / manifests.NAME) as file:
+        file.write(manifests.dump(manifest))
 
 
 def _refuse_content(path: Path) -> None:
-    """A new table needs a folder of its own."""
-    if any(entry.name != LOCK for entry in path.iterdir()):
+    """A new table needs a folder of its own; what one has left that was not finished is ours."""
+    names = [entry.name for entry in path.iterdir()]
+    if any(name != LOCK and not manifests.STRAY_NAME.fullmatch(name) for name in names):
         raise StorageError(
             f"{path} is not empty; give a new or empty folder, or use HashTable.open for a table "
             "that is there"

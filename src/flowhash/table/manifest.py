@@ -7,14 +7,15 @@ has a checksum of itself. Whatever the manifest does not name does not belong to
 from __future__ import annotations
 
 import json
-import math
+import os
 import re
 import zlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowhash.errors import DamagedFileError, InputError, StorageError
+from flowhash.atomic import STRAY, open_regular
+from flowhash.errors import DamagedFileError, InputError, StorageError, in_one_line
 from flowhash.table.arrays import METRICS
 from flowhash.table.ids import INT64, STRING
 
@@ -22,6 +23,12 @@ NAME = "manifest.json"
 FORMAT, VERSION = "flowhash-table", 1
 SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
+STRAY_NAME = re.compile(re.escape(NAME) + STRAY)  # of a manifest that was not finished
+LARGEST = 1 << 26  # bytes: more segments than a system maps files
+WORD = 1 << 63  # numbers are below
+LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
+FILES = 10**10  # so many names there are
+LARGEST_LENGTH = 1e20  # of an embedding, with room: ``add`` takes up to 3.2e18
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,11 @@ def load(folder: Path) -> Manifest:
     """
     path = folder / NAME
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(size) if size <= LARGEST else b""
+    except StorageError:
+        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if not folder.exists():
             raise StorageError(f"{folder} does not exist; HashTable.create makes tables") from error
@@ -146,22 +157,26 @@ def load(folder: Path) -> Manifest:
             raise ValueError("it is not of a FlowHash table")
         version = body.pop("version")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is damaged ({error}); restore it from a copy") from error
+        raise _damaged(path, error) from error
     if isinstance(version, int) and version > VERSION:
         raise StorageError(
-            f"{path} has format version {version}; this FlowHash reads up to {VERSION}. Install a "
-            "newer one"
+            f"{path} has format version {version!s:.20}; this FlowHash reads up to {VERSION}. "
+            "Install a newer one"
         )
     try:
         manifest = _read(body)
         manifest.settings.check()
-        if dump(manifest) != data:
-            raise ValueError("it does not match its checksum")
         _check_names(manifest)
         _check_numbers(manifest)
-    except (InputError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DamagedFileError(f"{path} is damaged ({error}); restore it from a copy") from error
+        if dump(manifest) != data:
+            raise ValueError("it does not match its checksum")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from error
     return manifest
+
+
+def _damaged(path: Path, error: Exception) -> DamagedFileError:
+    return DamagedFileError(f"{path} is damaged ({in_one_line(error)}); restore it from a copy")
 
 
 def _read(body: dict[str, Any]) -> Manifest:
@@ -177,19 +192,22 @@ def _read(body: dict[str, Any]) -> Manifest:
 
 
 def _check_numbers(manifest: Manifest) -> None:
-    """What should be a number of something is one."""
-    counts: list[Any] = [manifest.generation, manifest.next_file]
+    """What should be a number of something is one, and one that can be."""
+    counts: list[tuple[Any, int]] = [
+        (manifest.generation, WORD), (manifest.next_file, FILES + 1), (manifest.next_id, WORD + 1),
+    ]  # fmt: skip
     lengths: list[Any] = []
     for segment in manifest.segments:
-        counts += [segment.rows, segment.size, segment.header_crc32, segment.sums_crc32]
+        counts += [(segment.rows, LARGEST_SEGMENT), (segment.size, WORD)]
+        counts += [(segment.header_crc32, 1 << 32), (segment.sums_crc32, 1 << 32)]
         lengths += [segment.largest, segment.residual]
         if segment.deleted:
-            counts += [segment.deleted.rows, segment.deleted.size, segment.deleted.crc32]
-    whole = all(type(count) is int and count >= 0 for count in counts)
-    real = all(type(length) in (int, float) and 0 <= length < math.inf for length in lengths)
-    named = type(manifest.identity) is str
-    if not whole or not real or not named or type(manifest.next_id) is not int:
-        raise ValueError("a number in it is none")
+            counts += [(segment.deleted.rows, segment.rows + 1), (segment.deleted.size, WORD)]
+            counts.append((segment.deleted.crc32, 1 << 32))
+    whole = all(type(count) is int and 0 <= count < limit for count, limit in counts)
+    real = all(type(length) in (int, float) and 0 <= length < LARGEST_LENGTH for length in lengths)
+    if not whole or not real or type(manifest.identity) is not str:
+        raise ValueError("a number in it is none, or out of range")
 
 
 def _check_names(manifest: Manifest) -> None:

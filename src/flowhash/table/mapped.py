@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from flowhash.errors import DamagedFileError
 from flowhash.table.arrays import Arrays
 from flowhash.table.blocks import BLOCK, first_damaged
-from flowhash.table.container import Container, Entry, Written, map_container, whole
+from flowhash.table.container import PADDING, Container, Entry, Written, map_container, whole
 from flowhash.table.draft import Draft, upper_roots
-from flowhash.table.ids import NO_STRINGS, Strings
+from flowhash.table.ids import NO_STRINGS, STRING, Strings
 from flowhash.table.manifest import SegmentFile, Settings
 from flowhash.table.segment import Segment
 
@@ -84,7 +84,7 @@ def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Sett
     """
     container = map_container(path, written)
     verified = np.zeros(len(container.sums), np.uint8)
-    _check_shapes(path, container, entry.rows, settings)
+    _check_arrays(path, container, entry.rows, settings)
     halves = settings.dtype == "float16"
     highs = container.arrays["embeddings" if halves else "highs"].view(np.uint16)
     spans = container.spans
@@ -114,8 +114,8 @@ def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Sett
         container.arrays["order"],
         strings["name"],
         strings["payload"],
-        entry.largest,
-        entry.residual,
+        float(entry.largest),
+        float(entry.residual),
         file=str(path),
         spans=spans,
     )
@@ -123,8 +123,12 @@ def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Sett
     return segment
 
 
-def _check_shapes(path: Path, container: Container, rows: int, settings: Settings) -> None:
-    """A header that was changed together with its checksum must not lead out of the arrays."""
+def _check_arrays(path: Path, container: Container, rows: int, settings: Settings) -> None:
+    """A header that was changed together with its checksum must not lead out of the arrays.
+
+    Each is there, of the right kind and shape, and no other: kernels tell by an array that is there
+    what a segment is like.
+    """
     halves = settings.dtype == "float16"
     expected: dict[str, tuple[tuple[int, ...], type]] = {
         "ids": ((rows,), np.int64),
@@ -137,9 +141,11 @@ def _check_shapes(path: Path, container: Container, rows: int, settings: Setting
     if settings.active > 1:
         expected["codes"] = ((rows, settings.active), np.int32)
         expected["postings"] = ((rows * settings.active,), np.int32)
-    for name in ("name", "payload"):
-        if f"{name}s" in container.arrays or (name == "name" and settings.ids == "string"):
-            expected[f"{name}_offsets"] = ((rows + 1,), np.int64)
+    texts = {"name": settings.ids == STRING, "payload": "payloads" in container.arrays}
+    for name in [name for name, there in texts.items() if there]:
+        content = container.arrays.get(f"{name}s", np.empty(0))
+        expected[f"{name}_offsets"] = ((rows + 1,), np.int64)
+        expected[f"{name}s"] = ((content.size,), np.uint8)
     for name, (shape, dtype) in expected.items():
         array = container.arrays.get(name)
         if array is None or array.shape != shape or array.dtype != dtype:
@@ -147,6 +153,12 @@ def _check_shapes(path: Path, container: Container, rows: int, settings: Setting
                 f"{path}: {name} should be {np.dtype(dtype)} {shape}, as the manifest says; "
                 "restore the file from a copy"
             )
+    others = [name for name in container.arrays.keys() - expected if not name.startswith(PADDING)]
+    if others:
+        raise DamagedFileError(
+            f"{path}: it has an array {others[0]!r:.80}, which no such table has; restore the file "
+            "from a copy"
+        )
 
 
 def _check_offsets(segment: Segment, settings: Settings) -> None:
@@ -154,7 +166,8 @@ def _check_offsets(segment: Segment, settings: Settings) -> None:
     segment.ensure("offsets")
     offsets = segment.arrays.offsets
     total = segment.rows * settings.active
-    if offsets[0] != 0 or offsets[-1] != total or (np.diff(offsets) < 0).any():
+    # Compared, not subtracted: a difference may be so large that its sign is lost.
+    if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
         raise DamagedFileError(
             f"{segment.file}: its bucket offsets make no sense; restore the file from a copy"
         )

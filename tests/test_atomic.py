@@ -1,0 +1,131 @@
+"""Files in one step: whole or not there, never through a link, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowhash.atomic import atomic_file, open_regular, remove_strays
+from flowhash.data import cache
+from flowhash.data.download import _opened
+from flowhash.errors import DamagedFileError, StorageError
+from flowhash.table import HashTable
+from flowhash.table.files import replace_file
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "folder").mkdir()
+    return tmp_path / "folder"
+
+
+def test_it_takes_the_place_of_the_old_one(folder: Path) -> None:
+    for content in (b"first", b"second"):
+        replace_file(folder / "file", content)
+        assert (folder / "file").read_bytes() == content
+        assert names(folder) == {"file"}
+
+
+def test_what_fails_leaves_the_old_one_and_nothing_else(folder: Path) -> None:
+    replace_file(folder / "file", b"old")
+
+    def write(error: BaseException) -> None:
+        with atomic_file(folder / "file") as file:
+            file.write(b"half of the")
+            raise error
+
+    for error in (OSError("full"), KeyboardInterrupt(), ValueError("x")):
+        with pytest.raises(type(error)):
+            write(error)
+        assert names(folder) == {"file"}
+        assert (folder / "file").read_bytes() == b"old"
+
+
+def test_nothing_is_written_through_links(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever can write to a folder lays links to a file of ours, where a file will be written."""
+    ours = tmp_path / "ours"
+    ours.write_bytes(b"precious")
+    digits = iter(f"{number:016x}" for number in range(99))
+    monkeypatch.setattr("secrets.token_hex", lambda count: next(digits)[: 2 * count])
+
+    def lay(*written: str) -> None:
+        for name in written:
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(ours)
+
+    def index(name: str) -> None:
+        replace_file(folder / name, b"new")
+
+    lay("index.toml.new", f"index.toml.{0:016x}.new")
+    with pytest.raises(StorageError, match=r"index\.toml"):  # even where its name was foreseen
+        index("index.toml")
+    index("index.toml")
+    assert (folder / "index.toml").read_bytes() == b"new"
+    lay("index.toml")  # the file itself is replaced, not what it leads to
+    index("index.toml")
+    assert not (folder / "index.toml").is_symlink()
+    with HashTable.create(folder / "table", buckets=2, dim=1) as table:
+        (folder / "table" / "manifest.json.new").symlink_to(ours)
+        table.add([[0]], [[1]])
+    archive = folder / "numbers.npz"
+    np.savez_compressed(archive, data=np.zeros(9))
+    copied = cache._cached_path(archive, "data", None)
+    lay(f"{copied.name}.{os.getpid()}.part", f"{copied.name}.new")
+    assert cache.uncompressed(archive, "data", None).tolist() == [0] * 9
+    lay("big.tar.part")
+    for resumed in (False, True):
+        with pytest.raises(OSError, match="symbolic links"):
+            _opened(folder / "big.tar.part", resumed)
+    assert ours.read_bytes() == b"precious"
+
+
+def test_the_next_writer_removes_what_one_that_was_killed_has_left(folder: Path) -> None:
+    strays = ["file.new", "file.0123456789abcdef.new"]
+    others = ["other.new", "file.0123.new", "file.txt.new", "file.0123456789abcdef.new.txt"]
+    for name in (*strays, *others):
+        (folder / name).write_bytes(b"left")
+    replace_file(folder / "file", b"new")
+    assert names(folder) == {"file", *others}
+
+
+def test_it_leaves_alone_what_somebody_is_writing(folder: Path) -> None:
+    with atomic_file(folder / "file") as file:
+        file.write(b"slow")
+        remove_strays(folder / "file")
+        replace_file(folder / "file", b"quick")
+        assert (folder / "file").read_bytes() == b"quick"
+        assert len(names(folder)) == 2
+    assert (folder / "file").read_bytes() == b"slow"
+    assert names(folder) == {"file"}
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a pipe"),
+        (lambda path: path.symlink_to("/dev/null"), "a device"),
+        (lambda path: path.mkdir(), "a folder"),
+    ],
+)
+def test_only_files_are_opened(
+    folder: Path, make: Callable[[Path], None], kind: str
+) -> None:  # and nobody waits
+    make(folder / "it")
+    with pytest.raises(DamagedFileError, match=f"it is {kind}; expected a file"):
+        open_regular(folder / "it")
+    (folder / "file").write_bytes(b"x")
+    (folder / "link").symlink_to(folder / "file")
+    with open_regular(folder / "link") as file:
+        assert file.read() == b"x"
+    with pytest.raises(FileNotFoundError):
+        open_regular(folder / "nothing")
