@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
-from flowhash.table import HashTable
+from flowhash.table import HashTable, arguments, mapped
 from flowhash.table import ids as ids_module
+from flowhash.table.draft import Draft
 from tests.table.oracles import Model, brute_force, contents, differences, model_contents, put
 
 
@@ -805,3 +807,76 @@ def test_a_mistake_late_in_a_large_batch_is_named_by_its_place(
     queries[77], order[94] = 1.0, 9
     with pytest.raises(InputError, match=r"ordered_buckets\[94\] opens \[9\]"):
         table.search(order, queries)
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A payload that many levels deep, of dicts and lists."""
+    payload: Any = 1
+    for level in range(levels):
+        payload = {"in": payload} if (levels - level) % 2 else [payload]
+    return cast(dict[str, Any], payload)
+
+
+def test_payloads_are_not_nested_too_deeply(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    wide = {"lists": [[number] for number in range(500)]}
+    with HashTable.create(path, buckets=2, dim=1) as table:
+        table.add([[0], [1]], [[1], [2]], payloads=[nested(100), wide])
+        for levels in (101, 988, 5000, 200_000):
+            with pytest.raises(InputError, match=r"payloads\[1\] .*(levels deep|JSON)"):
+                table.add([[0], [1]], [[1], [2]], payloads=[None, nested(levels)])
+        with pytest.raises(InputError, match="nested 101 levels deep; expected at most 100"):
+            table.add([[0]], [[1]], payloads=[nested(101)])
+    with HashTable.open(path) as table:
+        assert (table[0].payload, table[1].payload) == (nested(100), wide)
+        assert table.check() == []
+
+
+def test_a_deep_payload_of_an_older_version(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    monkeypatch.setattr(arguments, "DEEPEST_PAYLOAD", 10**6)
+    with HashTable.create(path, buckets=2, dim=1) as table:
+        table.add([[0], [1]], [[1], [2]], payloads=[{"a": 1}, nested(300)])
+    monkeypatch.undo()
+    with HashTable.open(path, "r+") as table:
+        assert table[1].payload == nested(300)
+        table.compact()
+        assert table.check() == []
+
+        def give_up(text: str) -> None:
+            raise RecursionError("maximum recursion depth exceeded")
+
+        monkeypatch.setattr(json, "loads", give_up)
+        with pytest.raises(StorageError, match="payload of 1 is nested too deeply"):
+            table.search([[1]], [[1]], payloads=True)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_stored_segment_is_computed_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dtype: str
+) -> None:
+    """Norms, lengths and checks of every row once, in an add and in a merge, in pieces too."""
+    computed: list[tuple[int, int]] = []
+    copy_range = Draft.copy_range
+
+    def counted(plan: Draft, start: int, stop: int, *others: Any) -> Any:
+        computed.append((start, stop))
+        return copy_range(plan, start, stop, *others)
+
+    rng = np.random.default_rng(0)
+    codes, embeddings = rng.integers(4, size=(90, 1)), rng.normal(size=(90, 8)).astype(dtype)
+    monkeypatch.setattr(Draft, "copy_range", counted)
+    monkeypatch.setattr(mapped, "PIECE_BYTES", 16 * 40)  # 40 rows
+    with HashTable.create(tmp_path / "table", buckets=4, dim=8, dtype=dtype) as table:
+        table.add(codes[:50], embeddings[:50])
+        assert computed == [(0, 40), (40, 50)]
+        table.add(codes[50:], embeddings[50:])
+        computed.clear()
+        table.compact()
+        assert computed == [(0, 40), (40, 80), (80, 90)]
+        assert table.check() == []
+        for item in range(90):
+            assert np.array_equal(table[item].embedding, embeddings[item].astype(np.float32))

@@ -173,7 +173,12 @@ class Segment:
             return None
         try:
             payload = json.loads(text)
-        except (ValueError, RecursionError):
+        except RecursionError as error:  # older versions took it
+            raise DamagedFileError(
+                f"{self.file or 'the table'}: the payload of {self.id_at(row)!r:.80} is nested too "
+                "deeply to be read; add that item anew, with another payload"
+            ) from error
+        except ValueError:
             payload = None
         if not isinstance(payload, dict):
             self.fail(BROKEN)
