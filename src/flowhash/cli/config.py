@@ -90,8 +90,11 @@ def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) 
 
 
 def read_settings(path: Path, *words: str) -> dict[str, Any]:
-    """The section of a command in a file of :func:`save_settings`; empty without the file."""
-    return _section(_read(path), list(words)) if path.exists() else {}
+    """The section of a command in a file of :func:`save_settings`; empty without the file.
+
+    A pipe in its place, which would be waited for, is no file.
+    """
+    return _section(_read(path), list(words)) if path.is_file() else {}
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def adopt(
         old, new = _replaced(state, _parts(folder, folders))
         next_id = state.next_id
         if table.id_kind == INT64:
-            ends = [int(part.segment.arrays.ids.max()) + 1 for part in new.parts]
+            ends = [int(part.segment.arrays.ids.max(initial=-1)) + 1 for part in new.parts]
             next_id = max([next_id, *ends])
         try:
             taken = [_take(folder, part) for part in new.parts]

@@ -22,6 +22,7 @@ from flowhash.table.segment import Segment, texts_fit
 from flowhash.table.state import Part, State
 
 MOST = 20  # lines for one file
+PIECE = 1 << 22  # numbers that are computed again at once
 
 
 def folder_faults(path: Path) -> list[str]:
@@ -121,8 +122,9 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
     right within ``UNIT`` for each number of a row, and a few more.
     """
     share = 1.05 * UNIT * (segment.arrays.highs.shape[1] + 8)
-    for start in range(0, segment.rows, 1 << 16):
-        rows = slice(start, start + (1 << 16))
+    step = max(1, PIECE // segment.arrays.highs.shape[1])
+    for start in range(0, segment.rows, step):
+        rows = slice(start, start + step)
         embeddings = segment.embeddings(rows.start, rows.stop).astype(np.float64)
         squares = np.square(embeddings).sum(axis=1)
         lengths = np.sqrt(squares)
