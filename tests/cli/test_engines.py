@@ -322,6 +322,36 @@ def test_filters(vectors: Path, address: str, flowhash: Command) -> None:
     flowhash("search", address, query, "--where", "label").mistake("KEY=VALUE")
 
 
+def test_a_filter_opens_more_buckets(vectors: Path, address: str, flowhash: Command) -> None:
+    """And the answer says how many: the oracle opens one after the other and counts what passes."""
+    assert flowhash("copy", vectors / "x.table", address, "-q").code == 0
+    query = vectors / "query.npy"
+    labels = np.load(vectors / "items.npz")["labels"]
+    made = make("mlp").encode(np.load(query))
+    with HashTable.open(vectors / "x.table") as table:
+        buckets = [set(table.bucket(bucket).tolist()) for bucket in range(table.buckets)]
+        fewest = table.active
+    orders = made.ordered_buckets(None).tolist()
+    least = len(set().union(*(buckets[bucket] for bucket in orders[0][:fewest])))
+    asked = ("search", address, query, "--at-least", least, "--json")
+    numbers = []
+    for words, allowed in (
+        ((), set(range(ITEMS))),
+        (("--where", "label=7"), set(np.flatnonzero(labels == "7").tolist())),
+        (("--where", "label=nothing"), set[int]()),
+    ):
+        answers = flowhash(*asked, *words).facts["answers"]
+        for answer, order in zip(answers, orders, strict=True):
+            count, found = 0, set[int]()
+            while count < fewest or (len(found) < least and count < len(order)):
+                found |= buckets[order[count]] & allowed
+                count += 1
+            assert answer["opened"] == order[:count]
+            assert answer["scanned"] == len(found)
+            numbers.append(count)
+    assert numbers[0] == fewest < numbers[2]
+
+
 def test_values_of_filters() -> None:
     assert conditions([]) is None
     assert conditions(["a=cat", "b=1", "c=true", 'd="1"', "a=dog", "e=x=y", "f=", "g=[1]"]) == {

@@ -121,6 +121,7 @@ def bits(hits: Hits) -> tuple[Any, ...]:
         (hits.distances.dtype, hits.distances.shape, hits.distances.tolist()),
         (hits.counts.dtype, hits.counts.tolist()),
         (hits.scanned.dtype, hits.scanned.tolist()),
+        (hits.opened.dtype, hits.opened.tolist()),
     )
 
 

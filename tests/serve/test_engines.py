@@ -77,6 +77,10 @@ def rounded(value: Any) -> Any:
 def test_an_engine_answers_as_a_folder(address: str, tmp_path: Path) -> None:
     folder, encoder = make_vectors(tmp_path)
     place = in_engine(folder, address)
+    with HashTable.open(folder) as table:
+        lists = [set(table.bucket(bucket).tolist()) for bucket in range(table.buckets)]
+        order = np.argsort([len(line) for line in lists], kind="stable").tolist()  # emptiest first
+        embedding, fewest = table[17].embedding.tolist(), table.active
     with serving((folder, encoder, {}), (place, encoder, {})) as (ours, theirs):
         vector = [0.5, -0.25, 0.125, 1.0][: _inputs(ours.client)]
         vector += [0.0] * (_inputs(ours.client) - len(vector))
@@ -85,10 +89,18 @@ def test_an_engine_answers_as_a_folder(address: str, tmp_path: Path) -> None:
             {"vectors": [vector, vector[::-1]], "top": 3, "payloads": False},
             {"id": 17, "top": 5, "compare": True},
             {"vector": vector, "at_least": 40, "top": 9},
+            {"embedding": embedding, "buckets": order, "at_least": 40, "top": 9},
         ):
             answers = [without_time(server.client.post("/search", json=asked))
                        for server in (ours, theirs)]  # fmt: skip
             assert answers[1] == rounded(answers[0])
+        (wide,) = answers[1]["answers"]  # of the last, which opens until it has so many
+        count, found = 0, set[int]()
+        while count < fewest or len(found) < 40:
+            found |= lists[order[count]]
+            count += 1
+        assert fewest < count < len(order)
+        assert (wide["opened"], wide["scanned"]) == (order[:count], len(found))
         assert theirs.client.get("/buckets").json() == ours.client.get("/buckets").json()
         assert theirs.client.get("/items/17").json() == ours.client.get("/items/17").json()
         bucket = theirs.client.get("/buckets/1", params={"count": 3}).json()

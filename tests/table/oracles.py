@@ -39,6 +39,7 @@ class Answer:
     distances: NDArray[np.float64]
     counts: NDArray[np.int64]
     scanned: NDArray[np.int64]
+    opened: NDArray[np.int64]
     payloads: list[list[dict[str, Any] | None]]
 
 
@@ -119,7 +120,7 @@ def brute_force(
     count = len(queries)
     ids = np.full((count, top), None, object)
     distances = np.full((count, top), np.inf)
-    counts, scanned = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    counts, scanned, opened = (np.zeros(count, np.int64) for _ in range(3))
     payloads: list[list[dict[str, Any] | None]] = []
     for query in range(count):
         found = np.zeros(len(names), bool)
@@ -127,6 +128,7 @@ def brute_force(
             if turn >= probe and (at_least is None or (found & allowed).sum() >= at_least):
                 break
             found[lists.get(bucket, [])] = True
+            opened[query] += 1
         rows = np.flatnonzero(found & allowed)
         away = distances_from(queries[query], embeddings[rows], metric)
         best = np.lexsort((keys[rows], away))[:top]
@@ -134,7 +136,7 @@ def brute_force(
         distances[query, : len(best)] = away[best]
         ids[query, : len(best)] = [names[row] for row in rows[best]]
         payloads.append([model[names[row]].payload for row in rows[best]])
-    return Answer(ids, distances, counts, scanned, payloads)
+    return Answer(ids, distances, counts, scanned, opened, payloads)
 
 
 def differences(hits: Hits, answer: Answer, exact: bool = True) -> list[str]:
@@ -158,7 +160,7 @@ def differences(hits: Hits, answer: Answer, exact: bool = True) -> list[str]:
         faults.append(f"distances {hits.distances.tolist()} instead of {rounded.tolist()}")
     faults += [
         f"{name} {getattr(hits, name)} instead of {getattr(answer, name)}"
-        for name in ("counts", "scanned")
+        for name in ("counts", "scanned", "opened")
         if not np.array_equal(getattr(hits, name), getattr(answer, name))
     ]
     if hits.payloads is not None and hits.payloads != answer.payloads:

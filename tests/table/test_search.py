@@ -382,7 +382,8 @@ def test_at_least_opens_just_enough_buckets() -> None:
         assert hits.scanned.tolist() == [scanned]
         assert hits.ids[0, :scanned].tolist() == list(range(scanned))
     assert table.search(order, [[0]], 9, probe=3, at_least=1).scanned.tolist() == [3]
-    assert table.search(order, [[0]], probe=1, at_least=2, where=[0, 3]).scanned.tolist() == [2]
+    some = table.search(order, [[0]], probe=1, at_least=2, where=[0, 3])
+    assert (some.scanned.tolist(), some.opened.tolist()) == ([2], [4])
     short = table.search([[0, 1]], [[0]], probe=1, at_least=4)  # the given order ends first
     assert short.scanned.tolist() == [3]
     table.delete([0, 1])

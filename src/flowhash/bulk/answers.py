@@ -72,6 +72,8 @@ def read_answers(folder: str | Path) -> Answers:
         np.full((count, top), np.inf, np.float32),
         np.zeros(count, np.int64),
         np.zeros(count, np.int64),
+        # An item opens its own buckets to find its neighbours.
+        np.full(count, plan.settings.get("probe", plan.settings["active"]), np.int32),
     )
     queries: NDArray[Any] | None = None
     for part in range(len(plan.sizes)):

@@ -76,6 +76,7 @@ def without_itself(hits: Hits, ids: NDArray[Any]) -> Hits:
         hits.distances[kept].reshape(shape),
         np.minimum(hits.counts - found, shape[1]),
         hits.scanned - 1,  # with itself it was compared, too
+        hits.opened,
     )
 
 

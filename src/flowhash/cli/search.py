@@ -185,10 +185,9 @@ def _answer(table: BrowsedEngine, query: Query, asked: Asked) -> dict[str, Any]:
         payloads=True,
     )  # fmt: skip
     seconds = time.perf_counter() - began
-    (count,) = table.opened_counts(query.order[None], asked.probe or table.active, asked.at_least)
     return {
         "query": query.name,
-        "opened": query.order[:count].tolist(),
+        "opened": query.order[: int(hits.opened[0])].tolist(),
         "scanned": int(hits.scanned[0]),
         "milliseconds": 1000 * seconds,
         "hits": _hits(table, hits, query.stored)[: asked.top],

@@ -70,6 +70,7 @@ def ranked(
     count: int,
     top: int,
     scanned: NDArray[np.int64],
+    opened: NDArray[np.int32],
 ) -> tuple[Hits, NDArray[np.float64]]:
     """The ``top`` nearest candidates of each query, each item once, equal distances by their ids.
 
@@ -80,6 +81,7 @@ def ranked(
         count: how many queries there are.
         top: hits of each.
         scanned: what becomes of ``Hits.scanned`` [count].
+        opened: what becomes of ``Hits.opened`` [count].
 
     Returns:
         The answer, and the exact distance of each query's last wanted hit, infinite where it has
@@ -100,6 +102,7 @@ def ranked(
         np.full((count, top), np.inf, np.float32),
         np.bincount(queries, minlength=count).astype(np.int64),
         scanned,
+        opened,
     )
     answer.ids[queries, places] = ids
     answer.distances[queries, places] = distances[order]

@@ -145,12 +145,6 @@ class BrowsedEngine(Engine, Protocol):
         """The buckets of each item, ascending; None for those that are not there."""
         ...
 
-    def opened_counts(
-        self, order: NDArray[np.int32], probe: int, at_least: int | None
-    ) -> NDArray[np.int32]:
-        """How many of its buckets each query opens [q]."""
-        ...
-
 
 @runtime_checkable
 class RemoteEngine(BrowsedEngine, Protocol):

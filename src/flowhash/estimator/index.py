@@ -84,4 +84,4 @@ def _without_itself(found: Hits) -> Hits:
     shape = (len(found), found.ids.shape[1] - 1)
     ids, distances = found.ids[~own].reshape(shape), found.distances[~own].reshape(shape)
     # An item lies in the buckets that it opens as a query, so that it was scanned.
-    return Hits(ids, distances, (ids >= 0).sum(axis=1), found.scanned - 1)
+    return Hits(ids, distances, (ids >= 0).sum(axis=1), found.scanned - 1, found.opened)

@@ -112,8 +112,8 @@ def find(
     if query.payloads:
         lines = zip(hits.ids.tolist(), hits.counts.tolist(), strict=True)
         codes = table.codes_of([item for line, count in lines for item in line[:count]])
-    counts = table.opened_counts(order, query.probe or table.active, query.at_least)
-    opened = [line[:count] for line, count in zip(order.tolist(), counts.tolist(), strict=True)]
+    lines = zip(order.tolist(), hits.opened.tolist(), strict=True)
+    opened = [line[:count] for line, count in lines]
     return Found(hits, codes, opened, min(times))
 
 
@@ -172,5 +172,6 @@ def _hits(
         np.concatenate([part.distances for part in parts]),
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.scanned for part in parts]),
+        np.concatenate([part.opened for part in parts]),
         payloads,
     )

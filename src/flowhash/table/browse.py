@@ -1,4 +1,4 @@
-"""Many items at once, for those who look at a table: samples, loads, codes, what a query opens.
+"""Many items at once, for those who look at a table: samples, loads, codes.
 
 A server must not walk over a million ids to draw twenty of them, so these methods read the state as
 the table's own do.
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from flowhash.table.hits import Item
 from flowhash.table.ids import read_ids
-from flowhash.table.opening import open_until
 from flowhash.table.plan import add_bucket_sizes
 from flowhash.table.segment import Segment
 from flowhash.table.state import State
@@ -74,17 +73,6 @@ class Browsing(TableView):
             for place, code in zip(places.tolist(), codes.tolist(), strict=True):
                 found[place] = code
         return found
-
-    def opened_counts(
-        self, order: NDArray[np.int32], probe: int, at_least: int | None
-    ) -> NDArray[np.int32]:
-        """How many of its buckets each query opens [q]."""
-        opened = np.full(len(order), probe, np.int32)
-        if at_least is not None:
-            state = self._open_state()
-            alive = [part.alive for part in state.parts]
-            open_until(state.parts, alive, order, opened, at_least, self.buckets, self.active)
-        return opened
 
     def _bucket_rows(self, bucket: int) -> list[Piece]:
         found = []

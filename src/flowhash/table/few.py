@@ -19,13 +19,17 @@ FEW = 16  # pairs of query and bucket that one compiled call does best
 
 
 class Found(NamedTuple):
-    """The nearest rows of each query [q, top]: places, distances, keys; counts and scanned [q]."""
+    """The nearest rows of each query.
+
+    Places, distances and keys are [q, top], counts, scanned and opened (buckets) [q].
+    """
 
     places: NDArray[np.int64]
     distances: NDArray[np.float32]
     keys: NDArray[np.int64]
     counts: NDArray[np.int64]
     scanned: NDArray[np.int64]
+    opened: NDArray[np.int32]
 
 
 def empty_found(queries: int, top: int) -> Found:
@@ -36,6 +40,7 @@ def empty_found(queries: int, top: int) -> Found:
         np.empty((queries, top), np.int64),
         np.empty(queries, np.int64),
         np.empty(queries, np.int64),
+        np.empty(queries, np.int32),
     )
 
 

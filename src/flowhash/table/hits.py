@@ -21,6 +21,8 @@ class Hits:
         counts: how many of ``top`` were found; what is behind them is padding [q] int64.
         scanned: items that were compared with the query: live, in an opened bucket, allowed by
             ``where``, each once [q] int64. SUF is the table's size divided by their mean.
+        opened: buckets that were opened, the first so many of the query's order: ``probe``, or with
+            ``at_least`` as many as it took [q] int32.
         payloads: if asked for, the payload (or None) of each hit, a list for each query.
     """
 
@@ -28,6 +30,7 @@ class Hits:
     distances: NDArray[np.float32]
     counts: NDArray[np.int64]
     scanned: NDArray[np.int64]
+    opened: NDArray[np.int32]
     payloads: list[list[dict[str, Any] | None]] | None = None
 
     def __len__(self) -> int:

@@ -108,6 +108,7 @@ class Searcher:
         fine: bool,
     ) -> Found:  # fmt: skip
         found = empty_found(len(queries), top)
+        found.opened.fill(probe)
         usable, fault, sure = search_few(
             self.noted, self.metric, order, queries, probe, self.largest,
             self.residual, fine, found.places,
@@ -116,15 +117,14 @@ class Searcher:
         self.fineness.tried += not fine
         if sure:
             return found
-        opened = np.full(len(queries), probe, np.int32)
         if not usable:
-            self._refuse(order, queries, opened)
+            self._refuse(order, queries, found.opened)
         if fault != -1:
             self.parts[0].segment.fail(fault)
         if not fine:
             self.fineness.missed += 1
             return self._few(order, queries, top, probe, True)
-        self._settle_exactly(order, queries, opened, np.arange(len(queries)), found)
+        self._settle_exactly(order, queries, found.opened, np.arange(len(queries)), found)
         return found
 
     def _batch(
@@ -153,7 +153,7 @@ class Searcher:
                 before[unproven] = after
             unproven = unproven[still]
         self._settle_exactly(order, queries, opened, unproven, found)
-        return found
+        return found._replace(opened=opened)
 
     def _attempt(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], scaled: NDArray[np.float32],

@@ -222,7 +222,7 @@ class HashTable(Browsing):
         if settings.ids == STRING:
             ids = answers.names_at(state, found.places)
         texts = answers.payloads_at(state, found.places) if payloads else None
-        return Hits(ids, found.distances, found.counts, found.scanned, texts)
+        return Hits(ids, found.distances, found.counts, found.scanned, found.opened, texts)
 
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.

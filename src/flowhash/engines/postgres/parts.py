@@ -76,6 +76,7 @@ def joined(pieces: Sequence[Hits]) -> Hits:
         np.concatenate([piece.distances for piece in pieces]),
         np.concatenate([piece.counts for piece in pieces]),
         np.concatenate([piece.scanned for piece in pieces]),
+        np.concatenate([piece.opened for piece in pieces]),
         texts,
     )
 

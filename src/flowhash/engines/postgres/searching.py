@@ -121,7 +121,7 @@ class _Asking:
             candidates, distances = all_of(found)
             hits, worst = ranked(
                 candidates, distances, self._settings.ids, len(asked.queries), asked.top,
-                opened.found,
+                opened.found, opened.counts,
             )  # fmt: skip
             # Those of earlier rounds are proven: what has come since was only nearer.
             wanted = self._unproven(taken, worst)

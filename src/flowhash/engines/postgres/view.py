@@ -132,19 +132,6 @@ class PostgresView(Described):
             found = browsing.codes_by_id(connection, self._names, self._settings, wanted)
         return [found.get(name) for name in wanted]
 
-    def opened_counts(
-        self, order: NDArray[np.int32], probe: int, at_least: int | None
-    ) -> NDArray[np.int32]:
-        """How many of its buckets each query opens [q]."""
-        if at_least is None:
-            return np.full(len(order), probe, np.int32)
-        asked = given.Asked(order, np.empty((len(order), 0), np.float32), 1, probe, at_least)
-        with self._using() as connection, snapshot(connection):
-            known = self._known(self._facts(connection))
-            return count_opened(
-                connection, self._names, self.active, asked, NO_FILTER, known
-            ).counts
-
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
         """All items of one state, some at a time; a connection is held meanwhile."""
         if size < 1:

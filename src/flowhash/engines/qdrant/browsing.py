@@ -75,14 +75,6 @@ class QdrantBrowsing(QdrantView):
         codes = {item_id(settings, point): code_of(settings, point) for point in found}
         return [codes.get(name) for name in names]
 
-    def opened_counts(
-        self, order: NDArray[np.int32], probe: int, at_least: int | None
-    ) -> NDArray[np.int32]:
-        """How many of its buckets each query opens [q]."""
-        if at_least is None:
-            return np.full(len(order), probe, np.int32)
-        return self._counter(self._now()).opened(order, probe, at_least)
-
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes; kept until the table changes."""
         facts = self._now()

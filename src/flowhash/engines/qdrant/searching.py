@@ -69,6 +69,7 @@ class Searching:
             np.full((count, asked.top), np.inf, np.float32),
             np.zeros(count, np.int64),
             scanned,
+            opened,
             [[] for _ in range(count)] if self.payloads else None,
         )
         # One more than there are is as good as all of them: the list comes back shorter.
@@ -153,8 +154,9 @@ class Searching:
         queries = np.ascontiguousarray(asked.queries[some])
         exact = exact_distances(settings.metric, queries, candidates)
         found, worst = ranked(
-            candidates, exact, settings.ids, len(some), asked.top, hits.scanned[some]
-        )
+            candidates, exact, settings.ids, len(some), asked.top, hits.scanned[some],
+            hits.opened[some],
+        )  # fmt: skip
         hits.ids[some], hits.distances[some] = found.ids, found.distances
         hits.counts[some] = found.counts
         if hits.payloads is not None and found.payloads is not None:
