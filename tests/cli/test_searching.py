@@ -18,6 +18,7 @@ from flowhash import HashTable
 from flowhash.cli.indexing import Indexing, TableChoices, open_table
 from flowhash.data import open_collection
 from flowhash.data.thumbnails import picture_of
+from flowhash.errors import DamagedFileError
 from tests.cli.test_command import COMMAND, run
 from tests.encoder.encoders import DIM, make
 
@@ -224,13 +225,64 @@ def test_rows_indexed_again_are_not_doubled(vectors: Path, tmp_path: Path) -> No
     assert (facts["added"], facts["items"]) == (300, 600)
 
 
-def test_a_damaged_journal_begins_anew(vectors: Path, tmp_path: Path) -> None:
+def test_a_damaged_journal_is_named(vectors: Path, tmp_path: Path) -> None:
+    """Taken for none, it would have all items stored a second time."""
     out = tmp_path / "x.table"
     half_indexed(vectors, out, 100)
     (journal,) = out.glob("index-*.json")
-    journal.write_text('{"done"')
-    assert run(*words(vectors, "items.npz", out, "--quiet")).returncode == 0
+    whole = journal.read_text()
+    record = json.loads(whole)
+    encoder, items = make("mlp"), open_collection(vectors / "items.npz")
+    source = [str((vectors / "items.npz").resolve()), "train", "[]"]
+
+    def indexing(again: bool = False) -> Indexing:
+        with HashTable.open(out, "r+") as table:
+            return Indexing(table, encoder, items, source, True, "cpu", again)
+
+    changed = {"done": 0, "first": 7, "batch": 3, "ids": [[0, 9]], "finished": True, "more": 1}
+    texts = [whole[:cut] for cut in range(0, len(whole), 5)] + [
+        "5",
+        "null",
+        "[]",
+        "{}",
+        "[" * 60_000,
+    ]
+    texts += [json.dumps({**record, name: value}) for name, value in changed.items()]
+    unsealed = {name: value for name, value in record.items() if name != "crc32"}
+    texts += [json.dumps({**unsealed, "done": wrong}) for wrong in (-1, 301, "x", None, 1e400, [])]
+    for text in texts:
+        journal.write_text(text)
+        with pytest.raises(DamagedFileError, match=r"index-.*\.json is damaged .*--again"):
+            indexing()
+        assert indexing(again=True).done == 0
+    journal.unlink()
+    os.mkfifo(journal)
+    with pytest.raises(DamagedFileError, match="it is no file"):
+        indexing()
+    journal.unlink()
+    # Journals of versions before this one have no checksum.
+    for good in (whole, json.dumps(unsealed), json.dumps({"done": 100, "first": 0}, indent=1)):
+        journal.write_text(good)
+        assert indexing().done == 100
+    # What the command says and does.
+    journal.write_text(whole[:20])
+    wrong = run(*words(vectors, "items.npz", out, "--quiet"))
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
+    assert str(journal) in wrong.stderr
+    assert len(HashTable.open(out)) == 100
+    assert run(COMMAND, "copy", str(out), f"qdrant+local://{tmp_path}/q").returncode == 1
+    assert run(*words(vectors, "items.npz", out, "--quiet", "--again")).returncode == 0
+    assert len(HashTable.open(out)) == 400
     assert json.loads(journal.read_text())["finished"]
+
+
+def test_the_journal_of_another_source_is_damaged(vectors: Path, tmp_path: Path) -> None:
+    """What it knew as its own could be taken for the items that are looked for."""
+    out = tmp_path / "x.table"
+    half_indexed(vectors, out, 100)
+    (out / "index-0123456789abcdef.json").write_text('{"done": 3')
+    with pytest.raises(DamagedFileError, match=r"index-0123456789abcdef\.json is damaged"):
+        half_indexed(vectors, out, 100)
 
 
 def test_a_folder_that_changed_is_not_gone_on_with(images: Path, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int
         if settings:
             copied.write_settings({**settings, "out": folder})
         for name, record in journals.items():
-            copied.write(name, record)
+            copied.write_journal(name, record)
         return len(table)
 
 

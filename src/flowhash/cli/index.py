@@ -60,10 +60,8 @@ def index(
     with open_table(out, encoder, collection, choices) as table:
         before = len(table)
         words = [str(_place(source)), split, repr(sorted(opening.items(), key=str))]
-        work = Indexing(table, encoder, collection, words, choices.pictures, device)
-        if again:
-            work.begin_anew()
-        elif work.finished:
+        work = Indexing(table, encoder, collection, words, choices.pictures, device, again)
+        if work.finished:
             _was_there(reply, source, out, table)
             return
         if not replace:
@@ -103,8 +101,8 @@ def chosen_place(
         return out
     if not is_address(to):
         raise InputError(
-            f"--to is {to!r}; expected an address, postgresql://… or qdrant://…. Give folders with "
-            "--out"
+            f"--to is {shown(to)!r}; expected an address, postgresql://… or qdrant://…. Give "
+            "folders with --out"
         )
     check_address(to, distribute)
     return to

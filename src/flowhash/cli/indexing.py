@@ -17,7 +17,7 @@ from flowhash.cli.doubt import Doubt, Ranges, joined
 from flowhash.cli.reply import Reply, count
 from flowhash.data import Collection
 from flowhash.engines import RemoteEngine, engine_exists, open_any
-from flowhash.errors import InputError
+from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
@@ -98,11 +98,15 @@ class Indexing:
         source: words that tell this collection from others: where it is, which part of it.
         pictures: keep a small picture of each item.
         device: to encode on what is looked for after an interrupt.
+        again: forget what was done, all items are added, under new numbers.
+
+    Raises:
+        DamagedFileError: without ``again``, the journal does not say any more what was done.
     """
 
     def __init__(
         self, table: HashTable | RemoteEngine, encoder: Encoder, collection: Collection,
-        source: Sequence[str], pictures: bool, device: str = "auto",
+        source: Sequence[str], pictures: bool, device: str = "auto", again: bool = False,
     ) -> None:  # fmt: skip
         self.table, self.encoder, self.collection = table, encoder, collection
         self.pictures, self.device = pictures, device
@@ -115,12 +119,14 @@ class Indexing:
         self.journal = f"{notes.JOURNAL}{_digest(collection, source)}"
         self.done, self.first, self.finished = 0, table.next_id, False
         self.batch, self.ids = USUAL_BATCH, Ranges()
-        self._go_on(self.notes.read(self.journal))
+        try:
+            self._go_on(self.notes.journal(self.journal))
+        except DamagedFileError:
+            if not again:
+                raise
+        if again:
+            self.done, self.first, self.finished = 0, table.next_id, False
         self.stored = self.done  # more than the journal knows in the middle of a batch
-
-    def begin_anew(self) -> None:
-        """Forget what was done: all items are added, under new numbers."""
-        self.done, self.first, self.finished = 0, self.table.next_id, False
 
     def run(self, batch: int, device: str, reply: Reply) -> int:
         """Add what is left; how many items that was."""
@@ -139,17 +145,20 @@ class Indexing:
         self._note()
         return total - start
 
-    def _go_on(self, record: Any) -> None:
+    def _go_on(self, record: dict[str, Any] | None) -> None:
         """Take up the journal, and find what was stored after its last line."""
+        if record is None:
+            return
         try:
             done, first = int(record["done"]), int(record["first"])
             finished = bool(record.get("finished"))
             batch = int(record.get("batch", USUAL_BATCH))
             ids = [[int(low), int(high)] for low, high in record.get("ids", [])]
-        except (ValueError, KeyError, TypeError, AttributeError):  # none, or damaged: begin anew
-            return
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise self.notes.damaged(self.journal, f"{type(error).__name__}: {error}") from error
         if not 0 <= done <= len(self.collection) or batch < 1:
-            return
+            reason = f"it says that {done} of {len(self.collection)} items are done"
+            raise self.notes.damaged(self.journal, reason)
         self.done, self.first, self.finished = done, first, finished
         self.batch, self.ids = batch, ids
         if self.names:  # an item that is added twice replaces itself
@@ -166,7 +175,7 @@ class Indexing:
     def _of_others(self) -> Iterator[Any]:
         """The ids that other collections' journals know as theirs, as ranges."""
         for name, record in self.notes.journals().items():
-            known = record.get("ids") if isinstance(record, dict) else None
+            known = record.get("ids")
             for one in known if isinstance(known, list) else []:
                 whole = isinstance(one, list) and all(isinstance(end, int) for end in one)
                 if name != self.journal and whole and len(one) == 2:
@@ -184,7 +193,7 @@ class Indexing:
             "done": self.done, "first": self.first, "finished": self.finished,
             "batch": self.batch, "ids": self.ids,
         }  # fmt: skip
-        self.notes.write(self.journal, record)
+        self.notes.write_journal(self.journal, record)
 
     def _parts(self, start: int, batch: int, device: str) -> Iterator[Any]:
         for begin in range(start, len(self.collection), batch):

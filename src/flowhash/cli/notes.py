@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from flowhash.cli.config import read_settings, write_section
 from flowhash.engines import RemoteEngine, hidden, is_address
-from flowhash.errors import InputError
+from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 from flowhash.table.files import replace_file
 
 SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
 INDEX = "index"  # the note of an engine that has the same
 JOURNAL = "index-"  # journals of collections begin so
+SEAL = "crc32"  # of a journal, over all that it says; earlier versions wrote none
 
 
 class LostEncoderError(InputError):
@@ -45,29 +46,69 @@ class Notes:
         self._folder = table.path if isinstance(table, HashTable) else None
         self._engine = None if isinstance(table, HashTable) else table
 
-    def read(self, name: str) -> Any:
-        """A note, or None where there is none, or none that can be read."""
-        if self._engine is not None:
-            return self._engine.notes().get(name)
-        with contextlib.suppress(ValueError, OSError):
-            return json.loads(self._file(name).read_bytes())
-        return None
+    def journal(self, name: str) -> dict[str, Any] | None:
+        """How far a collection is indexed, as it was noted; None where nothing is.
 
-    def write(self, name: str, value: Any) -> None:
-        """Note something, durably."""
+        Raises:
+            DamagedFileError: it is not what was written. Taken for none, all items of the
+                collection would be stored a second time.
+        """
         if self._engine is not None:
-            self._engine.note(name, value)
+            return self._sound(name, self._engine.notes().get(name))
+        path = self._file(name)
+        try:
+            if not path.is_file() and path.exists():
+                raise self.damaged(name, "it is no file")
+            return self._sound(name, json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except DamagedFileError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise self.damaged(name, getattr(error, "strerror", None) or str(error)) from error
+
+    def write_journal(self, name: str, record: Mapping[str, Any]) -> None:
+        """Note how far a collection is indexed, durably, with a checksum."""
+        sealed = {**record, SEAL: _checksum(record)}
+        if self._engine is not None:
+            self._engine.note(name, sealed)
         else:
-            replace_file(self._file(name), json.dumps(value).encode())
+            replace_file(self._file(name), json.dumps(sealed).encode())
+
+    def damaged(self, name: str, reason: str) -> DamagedFileError:
+        """What to raise where a journal cannot be used."""
+        if self._engine is not None:
+            place = f"{self._engine.address}: the note {name}"
+        else:
+            place = str(self._file(name))
+        return DamagedFileError(
+            f"{place} is damaged ({reason}); it says which items of a source are stored already. "
+            "Restore it from a copy, or run the index command of that source with --again: then "
+            "all its items are stored once more, those without names under new numbers"
+        )
+
+    def _sound(self, name: str, record: Any) -> dict[str, Any] | None:
+        if record is None and self._engine is not None:
+            return None
+        if not isinstance(record, dict):
+            raise self.damaged(name, f"it holds {str(record)[:40]!r}, expected an object")
+        if SEAL in record and record[SEAL] != _checksum(record):
+            raise self.damaged(name, "its checksum does not fit")
+        return record
 
     def journals(self) -> dict[str, Any]:
-        """How far each collection is indexed."""
+        """How far each collection is indexed.
+
+        Raises:
+            DamagedFileError: as of :meth:`journal`.
+        """
         if self._engine is not None:
             found = self._engine.notes()
-            return {name: found[name] for name in found if name.startswith(JOURNAL)}
+            names = [name for name in found if name.startswith(JOURNAL)]
+            return {name: self._sound(name, found[name]) for name in names}
         assert self._folder is not None
         names = sorted(path.stem for path in self._folder.glob(f"{JOURNAL}*.json"))
-        return {name: record for name in names if (record := self.read(name)) is not None}
+        return {name: record for name in names if (record := self.journal(name)) is not None}
 
     def settings(self) -> dict[str, Any]:
         """What ``index`` was told, as far as it is of use later: the encoder, the items."""
@@ -88,6 +129,12 @@ class Notes:
     def _file(self, name: str) -> Path:
         assert self._folder is not None
         return self._folder / f"{name}.json"
+
+
+def _checksum(record: Mapping[str, Any]) -> int:
+    """Of all but the checksum, however it is laid out in a file."""
+    body = {key: value for key, value in record.items() if key != SEAL}
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
 
 
 def own_encoder(settings: Mapping[str, Any], place: str | Path, given: Path | None) -> Path | None:
