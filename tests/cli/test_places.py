@@ -36,7 +36,31 @@ WRONG = [
     (["table", "stats", "host=127.0.0.1 PASSWORD = Sekret99"], "TABLE has a password"),
     (["serve", "qdrant:/Sekret99@h/c"], "TABLE is no address"),
     (["copy", "t", "postgresql://me:Sek@ret99@127.0.0.1:1/shop"], ""),
+    (["table", "stats", "postgresql://h/shop?passwordd=Sekret99"], "passwordd=…"),
+    (["table", "stats", "postgresql://me:Sekret99/x"], "postgresql://me:…/x"),
+    (["table", "stats", "qdrant://me:Sekret99/x@h/c"], "QDRANT_API_KEY"),
+    (["index", "run", "digits", "--to", "me:Sekret99@h/shop"], "--to is 'me@h/shop'"),
+    (["bulk", "search", "t", "q", "--out", "a", "--ray", "ray://me:Sekret99@h:1"], "ray://me@h:1"),
     (["table", "stats", "postgresql://me:%Sekret99@127.0.0.1:1/shop"], ""),
+]
+UNKNOWN = [  # typer's words for them would repeat what was typed
+    (["serve", "t", "--api-keyy", "Sekret99"], "No such option: --api-keyy"),
+    (["serve", "t", "--api_key=Sekret99"], "No such option: --api_key"),
+    (["serve", "t", "--api-key:Sekret99"], "No such option: --api-key…"),
+    (["serve", "t", "--api key Sekret99"], "No such option: --api…"),
+    (["serve", "t", "--Sekret99"], "No such option: --…"),
+    (["serve", "t", "-Sekret99"], "No such option: -…"),
+    (["serve", "t", "\N{EM DASH}api-key", "Sekret99"], "unexpected extra argument"),
+    (["serve", "t", "--read-only=Sekret99"], "does not take a value"),
+    (["serve", "t", "--port", "Sekret99"], "Invalid value for '--port'"),
+    (["--api-key", "Sekret99", "serve", "t"], "No such option: --api-key"),
+    (["Sekret99"], "No such command;"),
+    (["table", ADDRESS], "No such command;"),
+    (["serach", "Sekret99"], "No such command 'serach'"),
+    (["copy", "t", ADDRESS, ADDRESS], "unexpected extra argument"),
+    (["serve", "t", "--config", "keyy.toml"], "has the option api-keyy"),
+    (["serve", "t", "--config", "bare.toml"], "bare.toml is not TOML"),
+    (["serve", "t", "--config", "port.toml"], "Invalid value for '--port'"),
 ]
 RIGHT = [
     (["index", "run", "digits", "--to", ADDRESS], "run does not exist"),
@@ -86,6 +110,18 @@ def test_where_addresses_are_taken_they_are_used(
     said = mistake(words, capsys)
     assert expected in said
     assert FOLDER not in said
+
+
+@pytest.mark.parametrize(("words", "expected"), UNKNOWN, ids=named)
+def test_what_is_not_known_is_not_repeated(
+    words: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = {"keyy": 'api-keyy = "Sekret99"', "bare": "api-key = Sekret99"}
+    lines["port"] = 'port = "Sekret99"'
+    for name, line in lines.items():
+        (tmp_path / f"{name}.toml").write_text(f"[serve]\n{line}\n")
+    assert expected in mistake(words, capsys)
 
 
 def test_every_command_looks() -> None:

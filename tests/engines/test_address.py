@@ -14,7 +14,9 @@ ODD = ["se@cret", "se/cret", "se?cret", "se%40cret", "se[cret", "se]cret", "se#c
        "se@cr@et", "//se@cret", "se?cret=1@", "se://cret", "%73ecret", "se cret"]  # fmt: skip
 PARTS = ("se", "cret", "%73")  # of those passwords; no other word below has one of them
 NAMES = ["password", "sslpassword", "api_key", "api-key", "oauth_client_secret",
-         "scram_client_key", "scram_server_key", "PASSWORD", "pass%77ord"]  # fmt: skip
+         "scram_client_key", "scram_server_key", "PASSWORD", "pass%77ord",
+         # that there are not
+         "passwordd", "pass", "pwd", "token", "key"]  # fmt: skip
 
 
 def free_of_secrets(shown: str, *kept: str) -> bool:
@@ -58,6 +60,7 @@ def test_secrets_among_the_options(name: str, password: str) -> None:
     [
         "postgresql://me@host:5432/db?table=pets&sslmode=require",
         "postgresql:///db?host=/tmp/run",
+        "postgresql://[::1]:5432,other:,third/db",
         "qdrant://host:6333/pets?grpc_port=1",
         "qdrant+local:///home/me@work/db?collection=pets",
         "pets.table",
@@ -65,6 +68,14 @@ def test_secrets_among_the_options(name: str, password: str) -> None:
 )
 def test_what_has_no_secret_stays(text: str) -> None:
     assert hidden(text) == text
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "qdrant"])
+def test_a_password_that_looks_like_a_port(scheme: str) -> None:
+    """With a slash in it, what is before that is where a port would be."""
+    for text in (f"{scheme}://me:secret/x", f"{scheme}://a:1,me:secret/x", f"{scheme}://me:secret"):
+        assert free_of_secrets(hidden(text))
+        assert "://" in hidden(text)
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from flowhash.engines import hidden
 from flowhash.errors import InputError
 
 ANSWER_SECONDS = 10.0  # for an address to answer
@@ -42,9 +43,9 @@ def listens(address: str) -> bool:
 
 def _parts(address: str, option: str = "--ray") -> tuple[str, int]:
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
+    if not host or "@" in host or not port.isdigit():  # Ray knows no users
         raise InputError(
-            f"{option} is {address!r}; expected local, auto, host:port or ray://host:port"
+            f"{option} is {hidden(address)!r}; expected local, auto, host:port or ray://host:port"
         )
     return host.strip("[]"), int(port)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -134,5 +135,19 @@ def _usage(error: Exception) -> int:
         print(context.get_help() if context is not None else error)
         return 0
     path = "flowhash" if context is None else context.command_path
-    words = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    words = " ".join(_without_values(error).split())
     return _fail(f"{words.rstrip('.')}; `{path} --help` shows what there is", 2)
+
+
+def _without_values(error: Exception) -> str:
+    """What typer says, without what was typed: it may be a key.
+
+    Of the name of an option or a command so much is shown as looks like one.
+    """
+    words: str = error.format_message()  # type: ignore[attr-defined]
+    option = getattr(error, "option_name", None)
+    if option and (name := re.match("-{0,2}[a-z_-]*", option)) and name[0] != option:
+        words = words.replace(option, f"{name[0]}…")
+    words = re.sub(r"(unexpected extra arguments?(\(s\))?) \(.*\)", r"\1", words, flags=re.DOTALL)
+    words = re.sub(r"(No such command) (?!'[a-z_-]+').*", r"\1", words, flags=re.DOTALL)
+    return re.sub(r"(Invalid value.*?: )'.*' is not", r"\1it is not", words, flags=re.DOTALL)

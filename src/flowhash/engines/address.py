@@ -20,6 +20,13 @@ SECRET = (
     "password", "api_key", "api-key", "apikey", "oauth_client_secret", "scram_client_key",
     "scram_server_key",
 )  # fmt: skip
+# The options that may be shown. Under another name, one that was mistyped, may be a password.
+PUBLIC = frozenset({
+    "application_name", "collection", "connect_timeout", "dbname", "grpc_port", "host", "hostaddr",
+    "options", "port", "sslmode", "table", "target_session_attrs", "user",
+})  # fmt: skip
+OPEN = re.compile(r"([^:@/?]*@)?[^:@/?]*(:\d+)?(/[^:@?]*)?\?")  # no password before the options
+PORT = re.compile(r":(?!\d*$)[^:\]]*$")
 
 
 def scheme_of(text: str | Path) -> str | None:
@@ -40,19 +47,36 @@ def hidden(text: str) -> str:
     rather than less.
     """
     # Options first: a password among them may have an @, too.
-    text = OPTION.sub(_without_secret, text)
+    text = OPTION.sub(lambda one: _bare(one) if _name(one).endswith(SECRET) else one[0], text)
     found = START.match(text)
     start = found[0] if found else ""
-    rest = text[len(start) :]
-    user, at, place = rest.rpartition("@")
-    scheme = start.lower()
-    if not at or (scheme.startswith("qdrant+local") and rest.startswith("/")):  # a folder
+    rest, scheme = text[len(start) :], start.lower()
+    if scheme.startswith("qdrant+local") and rest.startswith("/"):  # a folder
         return text
-    if scheme.startswith("qdrant"):  # it knows no users: what is there is the key
+    if scheme.startswith("postgres") and OPEN.match(rest):
+        rest = OPTION.sub(_without_secret, rest)
+    user, at, place = rest.rpartition("@")
+    place = OPTION.sub(_without_secret, place)
+    if start:
+        place = _without_odd_ports(place)
+    if not at or scheme.startswith("qdrant"):  # Qdrant knows no users: what is there is the key
         return f"{start}{place}"
     return f"{start}{user.partition(':')[0]}@{place}"
 
 
+def _name(option: re.Match[str]) -> str:
+    return unquote(option[1]).lower()
+
+
+def _bare(option: re.Match[str]) -> str:
+    return f"{option[1]}=…"
+
+
 def _without_secret(option: re.Match[str]) -> str:
-    secret = unquote(option[1]).lower().endswith(SECRET)
-    return f"{option[1]}=…" if secret else option[0]
+    return option[0] if _name(option) in PUBLIC else _bare(option)
+
+
+def _without_odd_ports(place: str) -> str:
+    """Hosts and what follows; a port that is no number is the start of a password with a slash."""
+    hosts, sign, rest = re.split(r"([/?#]|$)", place, maxsplit=1)
+    return ",".join(PORT.sub(":…", host) for host in hosts.split(",")) + sign + rest

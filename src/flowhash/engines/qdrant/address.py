@@ -57,8 +57,11 @@ def read_address(text: str) -> Address:
     try:
         parts = urlsplit(text)
         port = parts.port
-    except ValueError as error:
-        raise InputError(f"an address that cannot be read ({error}); expected {EXPECTED}") from None
+    except ValueError:  # whose words may have the key in them
+        raise InputError(
+            f"an address of Qdrant cannot be read; expected {EXPECTED}. In a key write % as %25, / "
+            "as %2F, ? as %3F, # as %23, @ as %40 and [ as %5B, or give it in QDRANT_API_KEY"
+        ) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     known = {"collection"} if scheme == "qdrant+local" else {"grpc_port"}
     place = f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
