@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -144,6 +145,34 @@ class Slow:
             self.job.do(opened, part, threads)
         time.sleep(0.4)
         return self.job.do(opened, part, threads)
+
+
+@dataclass(frozen=True)
+class Torn:
+    """A job whose first worker dies when its part is written, but not yet named.
+
+    Attributes:
+        job: does the work.
+        flag: made by that worker.
+    """
+
+    job: Any
+    flag: Path
+
+    def open(self) -> Any:
+        return self.job.open()
+
+    def do(self, opened: Any, part: int, threads: int | None) -> int:
+        with contextlib.suppress(FileExistsError):
+            self.flag.touch(exist_ok=False)
+
+            def die(*_: Any) -> None:
+                self.flag.write_text(str(len(list(self.job.out.folder.glob(".parts-*/part-*")))))
+                os._exit(1)
+
+            Path.replace = die  # type: ignore[assignment,method-assign]
+        rows: int = self.job.do(opened, part, threads)
+        return rows
 
 
 @dataclass(frozen=True)

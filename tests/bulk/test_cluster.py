@@ -34,7 +34,7 @@ from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 from flowhash.table.check import folder_faults
 from tests.bulk.builders import Items, content_of, make_table, random_order, wrong_answers
-from tests.bulk.clusters import Deadly, Idle, OneNode, ThreeNodes, Unlucky
+from tests.bulk.clusters import Deadly, Idle, OneNode, ThreeNodes, Torn, Unlucky
 from tests.encoder.encoders import items_of, make
 from tests.table.oracles import contents, model_contents
 
@@ -70,6 +70,26 @@ def test_search_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
         )  # fmt: skip
         assert runner.losses == 1
     assert not wrong_answers(tmp_path / "out", items.model(), order, queries, 7, 3, "euclidean")
+    assert not list((tmp_path / "out").glob(".part*"))
+
+
+def test_search_while_a_worker_dies_before_it_names_its_part(
+    tmp_path: Path, nodes: ThreeNodes
+) -> None:
+    items = Items(60, 2)
+    make_table(tmp_path / "table", items, [])
+    order, queries = asked(tmp_path, 40, 2)
+
+    class Tearing(RayRunner):
+        def run(self, job: Any, parts: Any) -> Iterator[Done]:
+            return super().run(Torn(job, tmp_path / "flag"), parts)
+
+    with Tearing(nodes.address) as runner:
+        search(
+            tmp_path / "table", tmp_path / "queries.npz", tmp_path / "out", runner, top=4, rows=10
+        )
+    assert int((tmp_path / "flag").read_text()) >= 1  # it had left something
+    assert not wrong_answers(tmp_path / "out", items.model(), order, queries, 4, 2, "euclidean")
     assert not list((tmp_path / "out").glob(".part*"))
 
 

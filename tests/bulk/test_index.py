@@ -284,6 +284,31 @@ def test_what_was_indexed_is_not_indexed_again(tmp_path: Path) -> None:
     assert index(other, table, LocalRunner(), restart=True)[0] == 20
 
 
+def test_a_worker_that_was_given_up_leaves_nothing(tmp_path: Path) -> None:
+    """One was killed in the middle of a part, one begins its part when the table has all items."""
+    items = Items(20)
+    encoded = items.write(tmp_path / "encoded", [10])
+    seen: list[Any] = []
+
+    class Abandoned(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            left = job.out.unfinished(job.out.folder / "part-000000")
+            left.mkdir()
+            (left / "manifest.json").write_text("{")
+            seen.append(job)
+            yield from super().run(job, parts)
+
+    index(encoded, tmp_path / "table", Abandoned(), rows=10)
+    there = sorted(path.relative_to(tmp_path) for path in (tmp_path / "table").rglob("*"))
+    with pytest.raises(StorageError, match="No such file"):
+        seen[0].do(None, 0, 1)
+    after = sorted(path.relative_to(tmp_path) for path in (tmp_path / "table").rglob("*"))
+    assert after == there
+    assert [path.name for path in there if path.parent.name == "_bulk"] == ["_lock", "_plan.json"]
+    with HashTable.open(tmp_path / "table") as table:
+        assert contents(table) == model_contents(items.model())
+
+
 def test_unfinished_work_keeps_its_place(tmp_path: Path) -> None:
     encoded = Items(20).write(tmp_path / "encoded", [10])
 

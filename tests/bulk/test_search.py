@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from flowhash.bulk import LocalRunner, neighbours, read_answers, search
 from flowhash.bulk import work as work_module
+from flowhash.bulk.columns import new_file
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.places import stored_between
@@ -160,6 +162,65 @@ class Stopping(LocalRunner):
             yield done
 
 
+class Abandoned(LocalRunner):
+    """Has workers that were given up: one dead, one at work for longer than the job.
+
+    Attributes:
+        late: what the living one does after the end.
+    """
+
+    def __init__(self) -> None:
+        self.late = contextlib.ExitStack()
+        self.place: Any = None
+
+    def run(self, job: Any, parts: Any) -> Any:
+        self.place = job.out
+        path = job.out.folder / "part-000001.parquet"
+        job.out.unfinished(path).write_bytes(b"of a worker that was killed before it was named")
+        self.living = self.late.enter_context(new_file(job.out, path))
+        self.living.write_bytes(b"half of a part")
+        yield from super().run(job, parts)
+
+
+def test_workers_that_were_given_up_leave_nothing(tmp_path: Path) -> None:
+    table, queries, out = prepared(tmp_path)
+    runner = Abandoned()
+    search(table, queries, out, runner, rows=10)
+    whole = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert sorted(whole) == ["_lock", "_plan.json", *(f"part-00000{n}.parquet" for n in range(3))]
+    with pytest.raises(StorageError, match="No such file"):
+        runner.late.close()  # its part is written now, and would be named
+    # One that has not begun to write.
+    path = out / "part-000001.parquet"
+    with (
+        pytest.raises(StorageError, match="No such file"),
+        new_file(runner.place, path) as unfinished,
+    ):
+        unfinished.write_bytes(b"whole")
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+    # What a driver leaves that was killed is removed by the next one, also of finished work.
+    (out / ".parts-000000000000").mkdir()
+    (out / ".parts-000000000000" / "part-000001.parquet.abc").write_bytes(b"half")
+    search(table, queries, out, LocalRunner(), rows=10)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, StorageError])
+def test_nothing_is_left_by_work_that_stops(tmp_path: Path, stop: type[BaseException]) -> None:
+    table, queries, out = prepared(tmp_path)
+
+    class Stopped(Abandoned):
+        def run(self, job: Any, parts: Any) -> Any:
+            for done in super().run(job, parts):
+                yield done
+                raise stop("enough")
+
+    with pytest.raises(stop):
+        search(table, queries, out, Stopped(), rows=10)
+    names = {path.name for path in out.iterdir()}
+    assert names == {"_lock", "_plan.json", "_queries", "part-000000.parquet"}
+
+
 def test_the_same_command_goes_on(tmp_path: Path) -> None:
     table, queries, out = prepared(tmp_path)
     with pytest.raises(KeyboardInterrupt, match="20 of 30 rows are done"):
@@ -172,7 +233,7 @@ def test_the_same_command_goes_on(tmp_path: Path) -> None:
     work = search(table, queries, out, LocalRunner(), rows=10)
     assert work.before == 10 * len(times)
     assert times.items() <= {p.name: p.stat().st_mtime_ns for p in out.glob("*.parquet")}.items()
-    assert not list(out.glob(".part-*"))
+    assert not list(out.glob(".part*"))
     # Once more: nothing is left to do.
     assert search(table, queries, out, LocalRunner(), rows=10).before == 30
     expected = tmp_path / "expected"

@@ -14,7 +14,7 @@ from flowhash.bulk.columns import read_columns, rows_of
 from flowhash.bulk.plan import Place, part_name
 from flowhash.errors import InputError
 from flowhash.table import HashTable
-from flowhash.table.files import flush_folder
+from flowhash.table.files import flush_folder, naming
 from flowhash.table.manifest import Settings
 
 COLUMNS = ["id", "code", "embedding"]
@@ -46,6 +46,8 @@ class Building:
         path = self.out.folder / part_name(part)
         unfinished = self.out.unfinished(path)
         try:
+            with naming(path):
+                unfinished.mkdir()  # or a table would make all folders above it, too
             rows = self._build(unfinished, self.files[part])
             self.out.check()
             try:

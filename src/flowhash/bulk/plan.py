@@ -58,17 +58,23 @@ class Place:
     looks at the plan before it gives a part its name. Whoever begins anew removes the plan first,
     then what has a temporary name, then the parts: a part that was named in between is removed.
 
+    It may also outlive its part, on a node that was given up, and be killed when the work is over.
+    So what is not finished lies in a folder of the driver's, which takes it away when the work
+    ends: there is no place any more in which such a worker could leave something.
+
     Attributes:
         folder: of the work, as every node sees it.
         token: of its plan.
+        scratch: the name of the folder in it for what is not finished.
     """
 
     folder: Path
     token: str
+    scratch: str
 
     def unfinished(self, path: Path) -> Path:
-        """A name beside ``path`` that no other worker takes, for as long as it is written."""
-        return path.with_name(f".{path.name}.{self.token}.{secrets.token_hex(6)}")
+        """A name for ``path`` that no other worker takes, for as long as it is written."""
+        return self.folder / self.scratch / f"{path.name}.{secrets.token_hex(6)}"
 
     def check(self) -> None:
         """Refuse to go on if the work is no longer there.

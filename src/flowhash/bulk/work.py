@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import secrets
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +23,8 @@ LOCK = "_lock"
 DROPPED = "_dropped.json"  # the plan of work that is being removed
 ADOPTING = "_adopting.json"  # which files become a table's
 ENCODED = "_encoded"  # queries that were encoded for a search lie in its folder
+SCRATCH = ".parts-"  # a folder of what is not finished begins so
+# Of earlier versions, and of drivers.
 STRAYS = (".part-*", ".order.npy.*", "_*.json.new", "_*.json.*.new")
 
 
@@ -58,8 +62,11 @@ class Work:
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = _take_lock(folder)
+        self._scratch = folder / f"{SCRATCH}{secrets.token_hex(6)}"
         try:
             self._claim(read_plan(folder), restart, takes_over)
+            with naming(self._scratch):
+                self._scratch.mkdir()
         except BaseException:
             self.close()
             raise
@@ -85,7 +92,7 @@ class Work:
     @property
     def place(self) -> Place:
         """Where the parts go, for workers."""
-        return Place(self.folder.absolute(), self.plan.token)
+        return Place(self.folder.absolute(), self.plan.token, self._scratch.name)
 
     def path(self, part: int) -> Path:
         """Where a part is once it is done."""
@@ -116,6 +123,8 @@ class Work:
         except KeyboardInterrupt:
             words = f"{self.done:,} of {self.plan.rows:,} rows are done"
             raise Interrupted(words) from None
+        finally:
+            _take_away(self._scratch)
         if still := self.missing():
             raise StorageError(
                 f"{self.path(still[0])} was written by a worker, but is not seen here; every node "
@@ -151,9 +160,12 @@ class Work:
         for kind in STRAYS:
             for entry in self.folder.glob(kind):
                 _remove(entry)
+        for entry in self.folder.glob(f"{SCRATCH}*"):
+            _take_away(entry)
 
     def close(self) -> None:
         """Give the folder back."""
+        _take_away(self._scratch)
         self._lock.close()
 
     def __enter__(self) -> Work:
@@ -183,6 +195,18 @@ def _take_lock(folder: Path) -> IO[bytes]:
             f"another process is at work in {folder}; wait for its end, or give another folder"
         ) from error
     return file
+
+
+def _take_away(scratch: Path) -> None:
+    """Remove a folder of what is not finished, with all that dead workers have left in it.
+
+    First its name: a worker that still lives opens nothing there any more, nor does it find what it
+    had opened when it comes to name it as a part.
+    """
+    gone = scratch.with_name(f"{SCRATCH}{secrets.token_hex(6)}")
+    with contextlib.suppress(FileNotFoundError):
+        scratch.rename(gone)
+        _remove(gone)
 
 
 def _remove(path: Path) -> None:
