@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,6 +132,52 @@ class Server:
         secret = quote(password, safe="")
         place = f"postgres:{secret}@127.0.0.1:{self.port}/{quote(database, safe='')}"
         return f"postgresql://{place}" + (f"?{urlencode(query)}" if query else "")
+
+
+class Cut:
+    """A way to a server that is cut where the answer to the COMMIT after certain words would come.
+
+    Args:
+        port: of the server, on 127.0.0.1.
+        words: of a statement in the transaction.
+    """
+
+    def __init__(self, port: int, words: bytes) -> None:
+        self._server, self._words = port, words
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.cuts = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._server))
+                seen = bytearray()
+                for way in ((client, server, seen), (server, client, seen)):
+                    threading.Thread(target=self._pass, args=way, daemon=True).start()
+
+    def _pass(self, source: socket.socket, target: socket.socket, seen: bytearray) -> None:
+        """Hand on what comes; both ways know what the client has sent."""
+        back = source.getpeername()[1] == self._server
+        with contextlib.suppress(OSError):
+            while content := source.recv(1 << 16):
+                if not back:
+                    seen += content
+                elif b"COMMIT" in seen[max(0, seen.find(self._words)) :] and self._words in seen:
+                    while b"COMMIT" not in content:  # what the server says when it is done
+                        content += source.recv(1 << 16)
+                    self.cuts += 1
+                    break
+                target.sendall(content)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        self._listener.close()
 
 
 @dataclass(frozen=True)

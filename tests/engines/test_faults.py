@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowhash.cli.app import _code
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.opening import room_of
 from flowhash.errors import InputError, StorageError
@@ -23,6 +25,7 @@ from tests.engines.pairs import bits, engine_contents
 from tests.engines.servers import (
     PASSWORD,
     VARIABLE,
+    Cut,
     Postgres,
     Server,
     free_port,
@@ -178,8 +181,8 @@ def test_server_killed_between_two_pieces(server: Server, source: Path) -> None:
         assert done.before == reached[1] > 0  # what was told to be there for good was
         assert done.items == len(table) > done.before
         same_everything(source, address, server.address())
-        with pytest.raises(InputError, match="already"):
-            copy(table, address)
+        again = copy(table, address)  # which finds it complete
+        assert again.before == again.items == len(table)
 
 
 def test_server_killed_while_rows_arrive(server: Server, source: Path) -> None:
@@ -296,7 +299,7 @@ def test_command_killed_and_server_killed(server: Server, source: Path) -> None:
         assert f'"items": {len_of(source)}' in result.stdout
         assert "battery" not in result.stdout + result.stderr
         same_everything(source, address, server.address())
-        assert "already" in refused(run("copy", source, address))
+        assert f"({len_of(source):,} of them before)" in run("copy", source, address).stdout
 
 
 def len_of(path: Path) -> int:
@@ -469,6 +472,102 @@ def test_another_table_than_the_unfinished_one(
         copy(table, postgres_address, restart=True)
         with open_engine(postgres_address) as engine:
             assert engine_contents(engine) == table_contents(table)
+
+
+def test_the_answer_to_the_last_commit_is_lost(
+    postgres: Postgres, postgres_address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The copy is there, and who does the same again hears that it is complete."""
+    server = postgres.own()
+    make_source(tmp_path / "table", 500).close()
+    words = ["copy", str(tmp_path / "table"), postgres_address, "--json", "--quiet"]
+    cut = Cut(server.port, b"ready = true")
+    place = server.guarded(table=table_of(postgres_address))
+    with HashTable.open(tmp_path / "table") as table:
+        with pytest.raises(StorageError, match="do the same again") as raised:
+            copy(table, place.replace(f":{server.port}/", f":{cut.port}/"))
+        one_line(raised.value)
+        cut.close()
+        assert cut.cuts == 1
+        for more in ([], ["--restart"], []):
+            capfd.readouterr()
+            assert _code(words + more) == 0
+            said = json.loads(capfd.readouterr().out)
+            assert (said["items"], said["before"]) == (len(table), len(table))
+        same_everything(tmp_path / "table", postgres_address, postgres.database)
+        # What is there is compared, not only its note.
+        name = table_of(postgres_address)
+        statement = (
+            f"UPDATE {name} SET payload = '{{\"n\":0}}' WHERE {ONE.format(name)} RETURNING id"
+        )
+        ((item,),) = postgres.sql(statement)
+        with pytest.raises(StorageError, match=r"not what was sent .* Drop it and copy again"):
+            copy(table, postgres_address)
+        # A change, or another table: it is not this copy any more.
+        with open_engine(postgres_address, "r+") as engine:
+            engine.delete([item])
+        with pytest.raises(InputError, match=r"holds a table with .* items already"):
+            copy(table, postgres_address)
+    with (
+        HashTable.open(make_folder(tmp_path / "other")) as other,
+        pytest.raises(InputError, match=r"holds a table with .* items already"),
+    ):
+        copy(other, postgres_address)
+
+
+OBJECTS: list[str] = [
+    "[]", "5", "null", '"text"', "{}", "true", "1e400", "9" * 5000, "[" * 3000 + "]" * 3000,
+    '{"a":' * 3000 + "1" + "}" * 3000,
+]  # fmt: skip
+
+
+def settings_texts() -> Iterator[str]:
+    """The settings of a table, changed in one place; without one of them; with one too many."""
+    good = {"buckets": 4, "dim": 2, "active": 1, "metric": "euclidean", "dtype": "float32",
+            "ids": "int64", "encoder": None}  # fmt: skip
+    for name in ("buckets", "dim"):
+        yield json.dumps({key: value for key, value in good.items() if key != name})
+    yield json.dumps({**good, "other": 1})
+    for name in good:
+        for wrong in ("x", -1, 1.5, [], {}, True, 10**30):
+            if (name, wrong) != ("encoder", "x"):
+                yield json.dumps({**good, name: wrong})
+
+
+def test_a_line_of_the_registry_with_other_json(postgres: Postgres, postgres_address: str) -> None:
+    """Whatever it holds is said in one line, whoever meets it."""
+    name = table_of(postgres_address)
+    engine = create_engine(postgres_address, buckets=4, dim=2)
+    table = HashTable.create(buckets=4, dim=2)
+    line = postgres.sql(
+        "SELECT settings::text, next_id FROM flowhash_tables WHERE name = %s", [name]
+    )
+
+    def put(what: str, value: Any) -> None:
+        postgres.sql(f"UPDATE flowhash_tables SET {what} WHERE name = %s", [value, name])
+
+    calls: list[Callable[[], Any]] = [
+        lambda: open_engine(postgres_address), lambda: engine_exists(postgres_address),
+        lambda: copy(table, postgres_address), lambda: engine.search([[0]], [[0, 0]]),
+        lambda: engine.add([[0]], [[0, 0]]), engine.notes, engine.stats,
+    ]  # fmt: skip
+    wrong = [("settings = %s", text) for text in [*OBJECTS, *settings_texts()]]
+    wrong += [("ready = false, progress = %s", text) for text in OBJECTS if text != "null"]
+    wrong += [("ready = false, progress = %s", '{"rows": "x", "token": "a", "source": "b"}')]
+    wrong += [("notes = %s", text) for text in OBJECTS if text not in ("null", "{}")]
+    wrong += [("next_id = %s::numeric", "NaN"), ("items = %s", -1)]
+    wrong += [("largest = %s::float8", text) for text in ("NaN", "Infinity", "-1")]
+    for number, (what, value) in enumerate(wrong):
+        put(what, value)
+        for call in calls if number % 10 == 0 else [calls[0], calls[3]]:
+            with pytest.raises(StorageError, match="flowhash_tables is damaged") as raised:
+                call()
+            assert len(one_line(raised.value)) < 600
+        put("ready = true, progress = NULL, notes = NULL, items = 0, largest = 0, settings = %s",
+            line[0][0])  # fmt: skip
+        put("next_id = %s", line[0][1])
+    assert engine.search([[0]], [[0, 0]]).scanned.tolist() == [0]  # sound again
+    engine.close()
 
 
 def make_folder(path: Path) -> Path:

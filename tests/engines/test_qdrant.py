@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -728,6 +729,60 @@ def test_other_encoder_dimension_and_version(address: str) -> None:
     assert "--distribute is for PostgreSQL" in line_of(
         create_engine, address, buckets=2, dim=2, distribute=True
     )
+
+
+def test_a_marker_with_other_fields(address: str) -> None:
+    """Whatever it holds is said in one line, whoever meets it."""
+    engine = create_engine(address, buckets=4, dim=2)
+    texts = ["[]", "5", '"text"', "true", "{", "9" * 5000, "[" * 60_000, '{"a":' * 60_000]
+    wrong: dict[str, list[Any]] = {
+        "settings": [*texts, "null", "{}", "", 5, None, [], {}, json.dumps({"buckets": 4}),
+                     *(json.dumps({"buckets": value, "dim": 2}) for value in ("x", 10**30, 1.5)),
+                     '{"buckets": 1e400, "dim": 2}', '{"buckets": 4, "dim": 2, "other": 1}'],
+        "next_id": ["x", "1e400", None, [], "9" * 5000],
+        "largest": ["nan", "inf", "-1", "x", None, []],
+        "change": ["x", None, {}],
+        "pending": [*texts, "[1]", '["x", 1]', 5],
+        "loading": [*texts, "{}", '{"size": 0, "batches": 1, "items": 1}',
+                    '{"size": 2, "batches": "x", "items": 1}', 5],
+        "notes": [*texts, 5, []],
+        "copied": [*texts, 5],
+    }  # fmt: skip
+    with raw(address) as (client, name):
+        whole = dict(client.retrieve(name, [marker.MARKER])[0].payload or {})
+        for field, values in wrong.items():
+            for value in values:
+                client.set_payload(name, {field: value}, points=[marker.MARKER])
+                for use in (lambda: open_engine(address), engine.notes):
+                    said = line_of(use)
+                    assert "is damaged" in said, (field, value)
+                    assert len(said) < 600
+            client.set_payload(name, whole, points=[marker.MARKER])
+        said = line_of(copy, filled(buckets=4, dim=2), address)
+    assert "holds a table already" in said
+    engine.close()
+
+
+def test_a_copy_that_is_complete(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after its last step got no answer: who does the same again hears so."""
+    table = filled(30)
+
+    def lost(store: Any, **facts: Any) -> None:
+        marker.set_facts(store, **facts)
+        if "copied" in facts:
+            raise StorageError("no answer")
+
+    monkeypatch.setattr(copies, "set_facts", lost)
+    with pytest.raises(StorageError, match="no answer"):
+        copy(table, address)
+    for restart in (False, True):
+        done = copy(table, address, restart=restart)
+        assert (done.items, done.before) == (30, 30)
+    with open_engine(address, "r+") as engine:
+        same_hits(engine, table)
+        engine.delete([engine.sample(1, 0)[1][0].id])
+    with pytest.raises(InputError, match="holds a table already"):
+        copy(table, address)
 
 
 def test_a_closed_table_says_so(address: str) -> None:

@@ -30,6 +30,9 @@ CHECKERS = 2  # connections that compare checksums
 class PostgresLoading:
     """Copies a table piece by piece; each is a transaction that also says how far it came.
 
+    A finished copy knows what it is a copy of until it is changed: whoever got no answer to the
+    last step and does the same again hears that it is complete.
+
     Args:
         table: open.
         place: the address of the copy.
@@ -60,10 +63,10 @@ class PostgresLoading:
             with self._server.using() as connection:
                 self._names = find_names(connection, self._place)
                 facts = self._begin(connection, distribute, restart)
-            assert facts.progress is not None
-            self._apart = facts.distributed
-            self._copied = int(facts.progress["rows"])
-            self._token = facts.progress["token"]
+            self._apart, self._complete = facts.distributed, facts.ready
+            progress = facts.progress or {}
+            self._copied = len(self._source) if facts.ready else int(progress["rows"])
+            self._token = progress.get("token")
             self.done = self._items(self._copied)
         except BaseException:
             self._server.close()
@@ -111,6 +114,8 @@ class PostgresLoading:
 
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Open the copy, with these notes, for searches."""
+        if self._complete:
+            return
         with self._server.using() as connection:
             connection.execute(sql.SQL("VACUUM ANALYZE {}").format(self._names.table))
         with self._server.using() as connection, writing.transaction(connection):
@@ -118,26 +123,28 @@ class PostgresLoading:
             next_id = self._table.next_id if self._settings.ids == INT64 else 0
             command = sql.SQL(
                 "UPDATE {} SET items = %s, next_id = %s, largest = %s, changes = changes + 1,"
-                " ready = true, progress = NULL, notes = %s WHERE name = %s"
+                " ready = true, progress = json_build_object('source', %s::text, 'changes',"
+                " changes + 1), notes = %s WHERE name = %s"
             ).format(self._names.registry)
-            given = (self.total, next_id, self._source.largest, json.dumps(dict(notes)))
-            connection.execute(command, (*given, self._names.name))
+            given = (self.total, next_id, self._source.largest, self._table.version)
+            connection.execute(command, (*given, json.dumps(dict(notes)), self._names.name))
 
     def close(self) -> None:
         """Let go of the connections."""
         self._server.close()
 
     def _begin(self, connection: Connection, distribute: bool, restart: bool) -> Facts:
-        """The unfinished copy that is there, or a new one."""
+        """The copy that is there, unfinished or complete, or a new one."""
         version = self._table.version
         with writing.transaction(connection):
             facts = schema.read_facts(connection, self._names, self._place, lock=True)
-            if facts is not None and facts.ready:
+            complete = {"source": version, "changes": facts and facts.changes}
+            if facts is not None and facts.ready and facts.progress != complete:
                 raise InputError(
                     f"{self._place.shown} holds a table with {facts.items:,} items already; choose "
                     "another with ?table=NAME, or drop it first; --restart is for unfinished copies"
                 )
-            if facts is not None and restart:
+            if facts is not None and restart and not facts.ready:
                 schema.drop_table(connection, self._names)
                 facts = None
             if facts is None:
@@ -156,8 +163,8 @@ class PostgresLoading:
             )
         if distribute and not facts.distributed:
             raise InputError(
-                f"{self._place.shown} holds an unfinished copy that is not distributed; leave "
-                "--distribute out, or give --restart to remove it and begin anew"
+                f"{self._place.shown} holds a copy that is not distributed; leave --distribute "
+                "out, or, where it is unfinished, give --restart to remove it and begin anew"
             )
         return facts
 
@@ -236,9 +243,10 @@ class PostgresLoading:
 
     def _differs(self, stop: int) -> StorageError:
         bucket = self._source.buckets_of(max(0, stop - 1), stop)[1] if len(self._source) else 0
+        what = "Drop it and copy again" if self._complete else "Run the copy again with --restart"
         return StorageError(
             f"{self._place.shown}: what is stored is not what was sent (up to bucket {bucket}); "
-            "somebody has changed it, or the server lost it. Run the copy again with --restart"
+            f"somebody has changed it, or the server lost it. {what}"
         )
 
     def _items(self, rows: int) -> int:

@@ -7,8 +7,10 @@ Writers lock that row, so that one changes a table at a time and all of a change
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -47,7 +49,7 @@ def read_facts(
     """What the registry says; None where it does not know the table.
 
     Raises:
-        StorageError: it was made by a newer FlowHash.
+        StorageError: it was made by a newer FlowHash, or what is there is none of ours.
     """
     query = sql.SQL("SELECT version, {} FROM {} WHERE name = %s {}").format(
         sql.SQL(FACTS), names.registry, sql.SQL("FOR UPDATE" if lock else "")
@@ -55,24 +57,60 @@ def read_facts(
     # A table that somebody has dropped is none, whatever the registry says.
     if not all(is_there(connection, names, name) for name in (REGISTRY, names.name)):
         return None
-    row = connection.execute(query, (names.name,)).fetchone()
-    if row is None:
-        return None
-    if row[0] != VERSION:
+    with naming_damage(address):
+        row = connection.execute(query, (names.name,)).fetchone()
+        if row is None:
+            return None
+        if row[0] != VERSION:
+            raise StorageError(
+                f"{address.shown} has version {row[0]} of the layout, and this FlowHash knows "
+                f"{VERSION}; use the FlowHash that made it, or a newer one"
+            )
+        return facts_of(row[1:])
+
+
+@contextlib.contextmanager
+def naming_damage(address: Address) -> Iterator[None]:
+    """Whatever a line of the registry holds that no FlowHash writes is said in one line.
+
+    The driver reads JSON as it fetches the line: what nests too deeply, or has numbers of thousands
+    of digits, fails there.
+    """
+    try:
+        yield
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise StorageError(
-            f"{address.shown} has version {row[0]} of the layout, and this FlowHash knows "
-            f"{VERSION}; use the FlowHash that made it, or a newer one"
-        )
-    return facts_of(row[1:])
+            f"{address.shown}: its line in {REGISTRY} is damaged ({reason:.160}); restore it from "
+            "a backup, or drop the table and copy again"
+        ) from error
 
 
 def facts_of(row: Sequence[Any]) -> Facts:
-    """A line of the registry, with the columns ``FACTS``."""
+    """A line of the registry, with the columns ``FACTS``.
+
+    Raises:
+        TypeError: it is not what FlowHash writes; or a KeyError, an OverflowError, a ValueError.
+    """
     settings, items, next_id, changes, largest, ready, progress, notes, distributed = row
-    return Facts(
-        Settings(**settings), items, int(next_id), changes, largest, ready, progress, notes or {},
-        distributed,
+    found = Facts(
+        Settings(**settings), int(items), int(next_id), int(changes), float(largest), bool(ready),
+        _object("progress", progress), _object("notes", notes) or {}, bool(distributed),
     )  # fmt: skip
+    found.settings.check()
+    if found.items < 0 or not (math.isfinite(found.largest) and found.largest >= 0):
+        raise ValueError(f"items is {found.items}, largest {found.largest}")
+    if not found.ready and found.progress is not None:
+        rows, token = found.progress["rows"], found.progress["token"]
+        if not isinstance(rows, int) or rows < 0 or not isinstance(token, str):
+            raise ValueError(f"progress has the rows {rows!r} and the token {token!r}")
+    return found
+
+
+def _object(name: str, value: Any) -> dict[str, Any] | None:
+    if value is None or isinstance(value, dict):
+        return value
+    raise TypeError(f"{name} is {value!r}, no object")
 
 
 def is_there(connection: Connection, names: Names, name: str) -> bool:

@@ -25,7 +25,7 @@ from flowhash.engines.postgres.counting import Counts, Opened, count_opened
 from flowhash.engines.postgres.filters import Filter
 from flowhash.engines.postgres.names import Names
 from flowhash.engines.postgres.parts import Measured, Part, Wish, all_of, joined, some_of
-from flowhash.engines.postgres.schema import FACTS, Facts, facts_of
+from flowhash.engines.postgres.schema import FACTS, Facts, facts_of, naming_damage
 from flowhash.engines.postgres.writing import usable
 from flowhash.table import Hits
 from flowhash.table.ids import INT64
@@ -55,7 +55,8 @@ def search(
     """Answer queries from one state of the table; that state's facts, too."""
     pieces = []
     with connection.pipeline(), snapshot(connection):
-        facts = _facts_now(connection, names)
+        with naming_damage(address):
+            facts = _facts_now(connection, names)
         facts = usable(facts, settings, address)
         # On many nodes nothing says that the counts are those of the registry's state.
         known = {} if chosen or facts.distributed else counts.of(facts.changes)

@@ -1,7 +1,9 @@
 """Copying a table to Qdrant: batch after batch, noted one by one, then read back and compared.
 
 The marker knows which state of which table is copied and how many of its batches are there. A batch
-whose writing was interrupted is written again: the same points, with the same ids.
+whose writing was interrupted is written again: the same points, with the same ids. Of a finished
+copy it knows the same until that is changed: whoever got no answer to the last step and does the
+same again hears that it is complete.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ class QdrantLoading:
         self._table = table
         self._settings = table._settings
         self.total = len(table)
+        self._complete = False
         if restart:
             self._remove_unfinished(address)
         self._store = Store(place)
@@ -93,19 +96,26 @@ class QdrantLoading:
         """How far the copy is; a new one is begun where there is none."""
         place = self._store.address.shown
         if not self._store.is_there():
-            size = max(1, min(ITEMS, NUMBERS // self._settings.dim))
-            progress = {"source": self._table.version, "size": size, "batches": 0, "items": 0}
+            progress = self._new_progress()
             make_collection(self._store, replace(Facts(self._settings), loading=progress))
             return progress
         facts = known_facts(self._store, unfinished=True)
         if facts.loading is None:
-            raise InputError(f"{place} holds a table already; choose another collection")
-        if facts.loading["source"] != self._table.version or facts.settings != self._settings:
+            complete = {"source": self._table.version, "change": facts.change}
+            if facts.copied != complete or facts.writing or facts.settings != self._settings:
+                raise InputError(f"{place} holds a table already; choose another collection")
+            self._complete = True
+            return self._new_progress(batches=self.total, items=self.total)
+        if facts.loading.get("source") != self._table.version or facts.settings != self._settings:
             raise InputError(
                 f"{place} is an unfinished copy of another table, or of this one before it "
                 "changed; begin anew with --restart"
             )
         return facts.loading
+
+    def _new_progress(self, batches: int = 0, items: int = 0) -> dict[str, Any]:
+        size = max(1, min(ITEMS, NUMBERS // self._settings.dim))
+        return {"source": self._table.version, "size": size, "batches": batches, "items": items}
 
     def parts(self) -> Iterator[Sequence[Any] | range]:
         """Copy what is left, and note each batch when it is stored."""
@@ -164,21 +174,25 @@ class QdrantLoading:
             raise self._fault(f"the item {ids[row]!r} is not what was sent")
 
     def _fault(self, what: str) -> StorageError:
+        again = "Delete it and copy again" if self._complete else "Copy again with --restart"
         return StorageError(
-            f"{self._store.address.shown}: {what}; somebody else may have written there. Copy "
-            "again with --restart"
+            f"{self._store.address.shown}: {what}; somebody else may have written there. {again}"
         )
 
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Open the copy, with these notes, for searches."""
+        if self._complete:
+            return
         largest, lowest = 0.0, 0
         for stored in self._table.batches(payloads=False):
             largest = max(largest, longest(stored.embeddings))
             if self._settings.ids == INT64:
                 lowest = min(lowest, int(stored.ids.min()))
+        change = first_change()
         set_facts(
             self._store, next_id=self._table.next_id, lowest=lowest, largest=largest,
-            change=first_change(), loading=None, notes=json.dumps(dict(notes)),
+            change=change, loading=None, notes=json.dumps(dict(notes)),
+            copied={"source": self._table.version, "change": change},
         )  # fmt: skip
 
     def close(self) -> None:

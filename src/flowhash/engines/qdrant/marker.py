@@ -8,6 +8,7 @@ snapshot and behind an alias of the collection, and servers of every version hav
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,6 +40,7 @@ class Facts:
         pending: ids that an unfinished change counts; items there that nobody was told of.
         notes: of commands.
         loading: how far a copy is; None once it is finished.
+        copied: which state of which table that was, and the change with which it was complete.
     """
 
     settings: Settings
@@ -50,6 +52,7 @@ class Facts:
     pending: tuple[int, int] | None = None
     notes: str = "{}"
     loading: dict[str, Any] | None = None
+    copied: dict[str, Any] | None = None
 
 
 def fields_of(**facts: Any) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def fields_of(**facts: Any) -> dict[str, Any]:
     fields = dict(facts)
     for name in facts.keys() & {"next_id", "lowest", "largest"}:
         fields[name] = repr(facts[name])
-    for name in facts.keys() & {"pending", "loading", "settings"}:
+    for name in facts.keys() & {"pending", "loading", "copied", "settings"}:
         fields[name] = "" if facts[name] is None else json.dumps(facts[name])
     return fields
 
@@ -77,23 +80,47 @@ def read_marker(store: Store) -> Facts | None:
         return None
     if version != VERSION:
         raise StorageError(
-            f"{place} has version {version} of the layout, and this FlowHash knows {VERSION}; use "
-            "the FlowHash that made it, or a newer one"
+            f"{place} has version {version!s:.40} of the layout, and this FlowHash knows "
+            f"{VERSION}; use the FlowHash that made it, or a newer one"
         )
     try:
-        pending = json.loads(fields["pending"] or "null")
-        settings = Settings(**json.loads(fields["settings"]))
-        settings.check()
-        return Facts(
-            settings, int(fields["next_id"]), int(fields["lowest"]), float(fields["largest"]),
-            int(fields["change"]), str(fields["writing"]),
-            None if pending is None else (pending[0], pending[1]),
-            str(fields["notes"]), json.loads(fields["loading"] or "null"),
-        )  # fmt: skip
-    except (InputError, KeyError, TypeError, ValueError) as error:
+        return _facts_of(fields)
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise StorageError(
-            f"{place}: the point {MARKER} is damaged ({error}); copy again"
+            f"{place}: the point {MARKER} is damaged ({reason:.160}); copy again"
         ) from error
+
+
+def _facts_of(fields: dict[str, Any]) -> Facts:
+    """The payload of the marker, which may be anything.
+
+    Raises:
+        TypeError: it is not what FlowHash writes; or a KeyError, an OverflowError, a ValueError.
+    """
+    pending, loading, copied, notes = (
+        None if fields.get(name) in (None, "") else json.loads(fields[name])
+        for name in ("pending", "loading", "copied", "notes")
+    )
+    if pending is not None:
+        low, high = pending
+        pending = int(low), int(high)
+    settings = Settings(**json.loads(fields["settings"]))
+    settings.check()
+    for value in (loading, copied, notes):
+        if not isinstance(value, dict | None):
+            raise TypeError(f"{value!r} is no object")
+    if loading is not None:
+        numbers = [loading[name] for name in ("size", "batches", "items")]
+        if not all(type(number) is int and number >= 0 for number in numbers) or not numbers[0]:
+            raise ValueError(f"a copy of {numbers[1]!r} batches of {numbers[0]!r}")
+    largest = float(fields["largest"])
+    if not (math.isfinite(largest) and largest >= 0):
+        raise ValueError(f"largest is {largest}")
+    return Facts(
+        settings, int(fields["next_id"]), int(fields["lowest"]), largest, int(fields["change"]),
+        str(fields["writing"]), pending, json.dumps(notes or {}), loading, copied,
+    )  # fmt: skip
 
 
 def known_facts(store: Store, *, unfinished: bool = False) -> Facts:
