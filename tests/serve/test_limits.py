@@ -584,7 +584,8 @@ def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> 
     "wrong",
     [
         {"port": -1}, {"port": 70000}, {"port": "80"}, {"max_body": 0}, {"max_top": True},
-        {"timeout": 0}, {"timeout": float("nan")}, {"threads": 0}, {"api_key": ""},
+        {"timeout": 0}, {"timeout": float("nan")}, {"max_answer": 0}, {"max_connections": 0.5},
+        {"send_timeout": -1}, {"idle_timeout": float("inf")}, {"threads": 0}, {"api_key": ""},
         {"api_key": " x"}, {"api_key": "ü"}, {"api_key": "a\nb"}, {"allowed_hosts": "example.com"},
     ],
 )  # fmt: skip

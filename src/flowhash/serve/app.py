@@ -61,9 +61,9 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _wrong_parameter)
     app.add_exception_handler(ProblemError, _problem)
-    gate, metrics = service.gate, service.metrics
-    app.add_middleware(Guard, options=options, gate=gate, metrics=metrics)
-    app.searching = Guard(reading.direct_search(service), options, gate, metrics, "/search")
+    around = (options, service.gate, service.metrics, service.outbox, service.damage)
+    app.add_middleware(Guard, *around)
+    app.searching = Guard(reading.direct_search(service), *around, route="/search")
     openapi.attach(app, service)
     return app
 

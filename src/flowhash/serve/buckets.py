@@ -8,6 +8,7 @@ from typing import Any
 from flowhash.engines import BrowsedEngine
 from flowhash.serve.faces import face, label_of
 from flowhash.serve.problems import ProblemError
+from flowhash.serve.samples import around_damage, check_count, readable
 
 COUNTED = 5000  # items of a bucket whose classes are counted at the most
 
@@ -21,15 +22,21 @@ def all_buckets(table: BrowsedEngine) -> dict[str, Any]:
     }
 
 
-def one_bucket(table: BrowsedEngine, bucket: int, count: int, seed: int) -> dict[str, Any]:
+def one_bucket(
+    table: BrowsedEngine, bucket: int, count: int, seed: int, largest: int
+) -> dict[str, Any]:
     """One bucket: load, purity (the share of its largest class), classes, a sample of its items.
 
     Raises:
-        ProblemError: 404 where there is no such bucket.
+        ProblemError: 404 where there is no such bucket, 413 where its items have more than
+            ``largest`` bytes.
     """
     if not 0 <= bucket < table.buckets:
         raise ProblemError(404, f"there is no bucket {bucket}; expected 0 to {table.buckets - 1}")
-    load, looked = table.bucket_payloads(bucket, COUNTED, 0)
+    counted = min(COUNTED, readable(table, largest))
+    load, looked = around_damage(lambda *asked: table.bucket_payloads(bucket, *asked), counted, 0)
+    check_count(table, min(count, load), largest)
+    _, items = around_damage(lambda *asked: (load, table.bucket_items(bucket, *asked)), count, seed)
     labels = Counter(label for payload in looked if (label := label_of(payload)) is not None)
     classes = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     return {
@@ -38,5 +45,5 @@ def one_bucket(table: BrowsedEngine, bucket: int, count: int, seed: int) -> dict
         "purity": classes[0][1] / labels.total() if classes else None,
         "counted": len(looked),
         "classes": [{"label": label, "items": items} for label, items in classes],
-        "items": [face(item) for item in table.bucket_items(bucket, count, seed)],
+        "items": list({item.id: face(item) for item in items}.values()),
     }

@@ -55,6 +55,7 @@ _FOUND = {
         "scanned": 10000,
         "answers": [{"ids": [17], "distances": [0.12]}],
     },
+    "damaged": [],
 }
 _STATS = {
     "metric": "euclidean", "dtype": "float32", "ids": "int64", "encoder": "1f0c…", "items": 10000,
@@ -65,8 +66,8 @@ _STATS = {
     "takes": {"kind": "vectors", "size": None, "inputs": 3, "class_names": ["apple", "bear"]},
     "writable": True, "needs_key": False, "version": "0.1.0",
     "limits": {
-        "max_body": 10485760, "max_batch": 256, "max_top": 1000, "max_pixels": 25000000,
-        "timeout": 10.0,
+        "max_body": 10485760, "max_answer": 16777216, "max_batch": 256, "max_top": 1000,
+        "max_pixels": 25000000, "timeout": 10.0,
     },
 }  # fmt: skip
 ANSWERS: dict[tuple[str, str], Any] = {
@@ -85,7 +86,7 @@ ANSWERS: dict[tuple[str, str], Any] = {
         "items": [_ITEM],
     },
     ("get", "/stats"): _STATS,
-    ("get", "/health"): {"status": "ok", "items": 10000},
+    ("get", "/health"): {"status": "ok", "items": 10000, "damaged": 0},
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from flowhash import __version__
 from flowhash.serve.service import Service
 
-LIMITS = ("max_body", "max_batch", "max_top", "max_pixels", "timeout")
+LIMITS = ("max_body", "max_answer", "max_batch", "max_top", "max_pixels", "timeout")
 
 
 def figures(service: Service) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,16 @@ from flowhash.engines import BrowsedEngine
 from flowhash.table import HashTable, Hits
 from flowhash.table.browse import state_of
 from flowhash.table.few import FEW
+from flowhash.table.ids import read_ids
+from flowhash.table.state import State
 
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
+LONG = 256  # hits with payloads: an answer with more is written in that line, too
 REPEATS = 3  # of a search whose time is compared; the fastest counts
+ATTEMPTS = 3  # of a search during which others change the table
+
+
+PayloadAt = Callable[[int], tuple[int, "dict[str, Any] | None"]]
 
 
 @dataclass(eq=False)
@@ -69,12 +76,15 @@ class Found:
     Attributes:
         hits: of the table.
         codes: the buckets of all hits, one after the other, where they are to be shown.
+        payload_at: reads the payload of one of these, with the bytes that it takes; payloads may
+            be large, so that they are read one by one while the answer is written.
         opened: the buckets that each query opened.
         milliseconds: that the table took.
     """
 
     hits: Hits
     codes: list[list[int] | None] | None
+    payload_at: PayloadAt
     opened: list[list[int]]
     milliseconds: float
 
@@ -82,6 +92,11 @@ class Found:
 def is_wide(query: Query, table: BrowsedEngine) -> bool:
     """Whether a search may open so many buckets that it takes long."""
     return query.at_least is not None or (query.probe or 0) > WIDE * table.active
+
+
+def is_long(query: Query) -> bool:
+    """Whether an answer may have so many payloads that writing it takes long."""
+    return query.payloads and len(query) * query.top > LONG
 
 
 def find(
@@ -103,18 +118,52 @@ def find(
             cores have requests to read.
         repeats: how often, to measure; the fastest time is told.
     """
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        hits = _hits(table, query, order, embeddings, threads)
-        times.append((time.perf_counter() - start) * 1e3)
+    for _ in range(ATTEMPTS):  # what is shown with hits is to be of the state that was searched
+        state = state_of(table) if isinstance(table, HashTable) else None
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            hits = _hits(table, query, order, embeddings, threads)
+            times.append((time.perf_counter() - start) * 1e3)
+        if not isinstance(table, HashTable) or state_of(table) is state:
+            break
     codes = None
+    payload_at: PayloadAt = _no_payload
     if query.payloads:
         lines = zip(hits.ids.tolist(), hits.counts.tolist(), strict=True)
-        codes = table.codes_of([item for line, count in lines for item in line[:count]])
-    lines = zip(order.tolist(), hits.opened.tolist(), strict=True)
-    opened = [line[:count] for line, count in lines]
-    return Found(hits, codes, opened, min(times))
+        ids = [item for line, count in lines for item in line[:count]]
+        codes = table.codes_of(ids)
+        payload_at = _payloads_of(hits) if state is None else _stored(state, ids, table.id_kind)
+    opened = [
+        line[:count] for line, count in zip(order.tolist(), hits.opened.tolist(), strict=True)
+    ]
+    return Found(hits, codes, payload_at, opened, min(times))
+
+
+def _no_payload(place: int) -> tuple[int, dict[str, Any] | None]:
+    return 0, None
+
+
+def _payloads_of(hits: Hits) -> PayloadAt:
+    """Payloads that came with the hits; an engine reads them all at once."""
+    payloads = [payload for line in hits.payloads or () for payload in line]
+    return lambda place: (0, payloads[place])
+
+
+def _stored(state: State, ids: list[Any], kind: str) -> PayloadAt:
+    """Payloads as they are stored."""
+    parts, rows = state.locate(read_ids(ids, kind))
+
+    def payload_at(place: int) -> tuple[int, dict[str, Any] | None]:
+        part, row = int(parts[place]), int(rows[place])
+        if part < 0:  # deleted since; only after as many attempts as there are
+            return 0, None
+        segment = state.parts[part].segment
+        offsets = segment.payloads.offsets
+        size = int(offsets[row + 1] - offsets[row]) if len(offsets) else 0
+        return size, segment.payload_at(row)
+
+    return payload_at
 
 
 def find_everywhere(
@@ -152,7 +201,7 @@ def _hits(
         return table.search(
             order[part], embeddings[part], query.wanted, probe=query.probe,
             at_least=query.at_least, threads=threads or (None if wide else 1),
-            payloads=query.payloads,
+            payloads=query.payloads and not isinstance(table, HashTable),
         )  # fmt: skip
 
     # The table's code for a few queries takes half the time of that for batches, unless many
@@ -164,14 +213,9 @@ def _hits(
     if wide or not apart or len(order) <= step or len(state_of(table).parts) != 1:
         return search(slice(None))
     parts = [search(slice(start, start + step)) for start in range(0, len(order), step)]
-    payloads = None
-    if query.payloads:
-        payloads = [line for part in parts for line in part.payloads or ()]
     return Hits(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.distances for part in parts]),
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.scanned for part in parts]),
-        np.concatenate([part.opened for part in parts]),
-        payloads,
     )

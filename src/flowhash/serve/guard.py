@@ -8,8 +8,11 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flowhash.errors import DamagedFileError
+from flowhash.serve.damage import Damage
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
+from flowhash.serve.outbox import SMALL, Answer, Outbox
 from flowhash.serve.problems import ProblemError, busy, problem_of
 from flowhash.serve.security import HEADERS, Gate
 
@@ -27,6 +30,8 @@ class Guard:
         options: with the limits.
         gate: checks headers.
         metrics: count.
+        outbox: counts the bytes of answers.
+        damage: notes what cannot be read.
         route: the only route of the application, where there is no framework to find it.
     """
 
@@ -36,6 +41,8 @@ class Guard:
         options: ServeOptions,
         gate: Gate,
         metrics: Metrics,
+        outbox: Outbox,
+        damage: Damage,
         route: str | None = None,
     ) -> None:
         self._app = app
@@ -43,6 +50,8 @@ class Guard:
         self._options = options
         self._gate = gate
         self._metrics = metrics
+        self._outbox = outbox
+        self._damage = damage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -50,7 +59,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         start = time.perf_counter()
-        exchange = Exchange(scope, receive, send, self._options.max_body, self._metrics)
+        exchange = Exchange(
+            scope, receive, send, self._options.max_body, self._metrics, self._outbox
+        )
         metrics = self._metrics
         metrics.running += 1
         try:
@@ -59,6 +70,8 @@ class Guard:
                 scope = {**scope, "method": "GET"}
             await self._app(scope, exchange.receive, exchange.send)
         except Exception as error:
+            if isinstance(error, DamagedFileError):
+                self._damage.note(error)
             problem = problem_of(error)
             if exchange.status:  # too late for another answer
                 raise
@@ -86,16 +99,27 @@ class Guard:
 
 
 class Exchange:
-    """Counts the bytes of a body while they come, and adds headers to the answer."""
+    """Counts the bytes of a body while they come, and those of the answer until they are sent.
+
+    An answer is one message here; nothing is streamed.
+    """
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, most: int, metrics: Metrics
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        most: int,
+        metrics: Metrics,
+        outbox: Outbox,
     ) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._most = most
         self._metrics = metrics
+        self._outbox = outbox
+        self._head: Message | None = None
         self.held = 0
         self.unread = True
         self.status = 0
@@ -115,13 +139,49 @@ class Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """The next message to the client."""
+        """The next message to the client; returns when nearly all of it is on its way."""
         if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), *HEADERS]
-            if self.unread and _announced(self._scope):
-                message["headers"].append(CLOSE)  # the rest of the body is not waited for
-        await self._send(message)
+            self._head = message  # sent with the body, which may turn out to be too large
+            return
+        head, body = self._head, message.get("body", b"")
+        taken = 0
+        try:
+            if head is not None:
+                try:
+                    taken = self._taken(body)
+                except ProblemError as error:
+                    response = error.response()
+                    body = response.body
+                    head["status"], head["headers"] = response.status_code, response.raw_headers
+                await self._start(head)
+            await self._pieces(body)
+        finally:
+            self._outbox.give(taken)
+
+    def _taken(self, body: bytes) -> int:
+        """Count an answer that is held until it is sent: how many bytes were counted."""
+        self._outbox.check(len(body))
+        if len(body) <= SMALL or isinstance(body, Answer):  # that one is counted already
+            return 0
+        self._outbox.take(len(body))
+        return len(body)
+
+    async def _start(self, head: Message) -> None:
+        self._head = None
+        self.status = head["status"]
+        head["headers"] = [*head.get("headers", ()), *HEADERS]
+        if self.unread and _announced(self._scope):
+            head["headers"].append(CLOSE)  # the rest of the body is not waited for
+        await self._send(head)
+
+    async def _pieces(self, body: bytes) -> None:
+        """Send a body; before each further piece the server waits until the client has read."""
+        if len(body) > SMALL:
+            for start in range(0, len(body), SMALL):
+                piece = body[start : start + SMALL]
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            body = b""
+        await self._send({"type": "http.response.body", "body": body})
 
 
 def _announced(scope: Scope) -> bool:

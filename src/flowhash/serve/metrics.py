@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,9 +27,10 @@ class Metrics:
 
     Args:
         items: says how many items the table has.
+        unread: says how many bytes of large answers their clients have not read yet.
     """
 
-    def __init__(self, items: Callable[[], float]) -> None:
+    def __init__(self, items: Callable[[], float], unread: Callable[[], float] = int) -> None:
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "flowhash_requests", "Requests by route, method and status.",
@@ -48,10 +49,13 @@ class Metrics:
         )
         self.running = 0  # requests
         self.held = 0  # bytes of their bodies
+        self.connections: Sized = ()  # that are open, where the server is ours
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("flowhash_items", "Items in the table.", items),
             ("flowhash_requests_running", "Requests in work.", lambda: self.running),
             ("flowhash_body_bytes_held", "Bytes of bodies in work.", lambda: self.held),
+            ("flowhash_answer_bytes_held", "Bytes of large answers not yet read.", unread),
+            ("flowhash_connections", "Open connections.", lambda: len(self.connections)),
         )
         for name, text, value in gauges:
             Gauge(name, text, registry=registry).set_function(value)

@@ -28,17 +28,17 @@ DESCRIPTION = (
 )
 REF = "#/components/schemas/{model}"
 UNUSED = ("HTTPValidationError", "ValidationError")  # the framework's errors, which are not ours
-EVERYWHERE = (403, 413, 503)  # a name that is not ours, a body that is too large, too much to do
+EVERYWHERE = (400, 403, 413, 503)  # two or foreign names, too large, too much to do
 TEXTS = {
-    400: "The body is no JSON or no form.",
+    400: "The body is no JSON or no form, or a header is there twice.",
     401: "The API key is missing or wrong.",
     403: "Not allowed: a server that only reads, an unknown Host, or a page of another site.",
     404: "There is no such thing.",
     408: "The body did not come in time.",
-    413: "The body or the image is too large.",
+    413: "The body, the image or the answer is too large.",
     415: "The body is of another type than expected, or the image of another format.",
     422: "A value that cannot be used; the message names it.",
-    503: "Too much to do (see Retry-After), closing, or the table failed.",
+    503: "Too much to do (see Retry-After), closing, or the table failed or is damaged.",
     504: "It took too long.",
 }
 

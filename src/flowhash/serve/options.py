@@ -9,7 +9,17 @@ from dataclasses import dataclass, fields
 from flowhash.errors import InputError
 
 MIB = 1 << 20
-COUNTS = ("max_body", "max_batch", "max_top", "max_pixels", "max_waiting")
+MAX_ANSWER = 16 * MIB
+COUNTS = (
+    "max_body",
+    "max_answer",
+    "max_batch",
+    "max_top",
+    "max_pixels",
+    "max_waiting",
+    "max_connections",
+)
+SECONDS = ("timeout", "send_timeout", "idle_timeout")
 
 
 @dataclass(frozen=True)
@@ -24,12 +34,19 @@ class ServeOptions:
             a second.
         open_browser: show the page when ready.
         max_body: bytes of a request at the most.
+        max_answer: bytes of an answer at the most. Four times as much may wait for clients that
+            read slowly; further large answers get 503 then.
         max_batch: vectors of one search, or items added at once, at the most; also how many queries
             are searched together.
         max_top: hits of one query at the most.
         max_pixels: of an image that is sent.
-        max_waiting: requests in work at the most; further ones get 503.
+        max_waiting: requests in work at the most, those whose client still reads the answer among
+            them; further ones get 503. Never more than three quarters of the connections.
+        max_connections: that are open at the most; a further one closes the one that is idle for
+            the longest time. Also never more than the system's limit of open files leaves room for.
         timeout: seconds that a request may take to arrive, and then to be answered.
+        send_timeout: seconds that a client may take to read an answer, before it is cut off.
+        idle_timeout: seconds that a connection may be open without a whole request head.
         threads: that a search may use; None chooses.
         allowed_hosts: further names that a browser may call this server by, such as that of a
             reverse proxy. On a loopback address other names are refused.
@@ -45,11 +62,15 @@ class ServeOptions:
     read_only: bool = False
     open_browser: bool = False
     max_body: int = 10 * MIB
+    max_answer: int = MAX_ANSWER
     max_batch: int = 256
     max_top: int = 1000
     max_pixels: int = 25_000_000
     max_waiting: int = 1024
+    max_connections: int = 2048
     timeout: float = 10.0
+    send_timeout: float = 30.0
+    idle_timeout: float = 30.0
     threads: int | None = None
     allowed_hosts: tuple[str, ...] = ()
     quiet: bool = False
@@ -61,8 +82,10 @@ class ServeOptions:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 1")
-        if not (isinstance(self.timeout, int | float) and 0 < self.timeout < math.inf):
-            raise InputError(f"timeout is {self.timeout!r}; expected seconds, above 0")
+        for name in SECONDS:
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise InputError(f"{name} is {value!r}; expected seconds, above 0")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
             raise InputError(
                 f"threads is {self.threads!r}; expected a whole number from 1, or None"

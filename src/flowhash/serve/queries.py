@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from starlette.datastructures import FormData
 from starlette.requests import Request
 
+from flowhash.errors import DamagedFileError
 from flowhash.serve import bodies
 from flowhash.serve.asking import read_search
 from flowhash.serve.faces import picture_address
@@ -137,6 +138,8 @@ def _stored_query(service: Service, asked: IdSearch) -> Query:
         item = service.table[asked.id]
     except KeyError as error:
         raise no_item(service, asked.id) from error
+    except DamagedFileError as error:
+        raise unreadable(service, asked.id, error) from error
     probe = asked.probe or service.table.active
     if probe > service.table.active:
         raise ProblemError(
@@ -198,3 +201,14 @@ def no_item(service: Service, item: int | str) -> ProblemError:
     """There is no item with this id."""
     kind = "whole numbers" if service.table.id_kind == "int64" else "strings"
     return ProblemError(404, f"there is no item {item!r:.200}; ids of this table are {kind}")
+
+
+def unreadable(service: Service, item: int | str, error: DamagedFileError) -> ProblemError:
+    """An item that is stored, but cannot be read as a whole; others are served."""
+    service.damage.note_item(item, error)
+    return ProblemError(
+        503,
+        f"the item {item!r:.200} is damaged and cannot be shown; delete or add it again, or "
+        "restore the table from a copy. The server's log has the reason",
+        "damaged",
+    )

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowhash.data.thumbnails import picture_of
+from flowhash.errors import DamagedFileError
 from flowhash.serve import openapi, replies
 from flowhash.serve.adding import number_of
 from flowhash.serve.buckets import all_buckets, one_bucket
@@ -20,7 +21,8 @@ from flowhash.serve.figures import figures
 from flowhash.serve.metrics import CONTENT_TYPE
 from flowhash.serve.pages import INDEX, cached, page_files, page_response
 from flowhash.serve.problems import ProblemError
-from flowhash.serve.queries import no_item, read_query
+from flowhash.serve.queries import no_item, read_query, unreadable
+from flowhash.serve.samples import around_damage, check_count
 from flowhash.serve.service import Service
 from flowhash.serve.writing import answer
 from flowhash.table import Item
@@ -52,15 +54,27 @@ def stored(service: Service, item_id: str) -> Item:
     """The item of an id in a path, which is text.
 
     Raises:
-        ProblemError: 404 where there is none.
+        ProblemError: 404 where there is none, 503 where it is damaged.
     """
-    known = number_of(item_id) if service.table.id_kind == "int64" else item_id
-    if known is None:
-        raise no_item(service, item_id)
+    known = known_id(service, item_id)
     try:
         return service.table[known]
     except KeyError as error:
         raise no_item(service, known) from error
+    except DamagedFileError as error:
+        raise unreadable(service, known, error) from error
+
+
+def known_id(service: Service, item_id: str) -> int | str:
+    """An id in a path, as the table has them.
+
+    Raises:
+        ProblemError: 404 for what is no id of this table.
+    """
+    known = number_of(item_id) if service.table.id_kind == "int64" else item_id
+    if known is None:
+        raise no_item(service, item_id)
+    return known
 
 
 async def found(service: Service, request: Request) -> bytes:
@@ -94,10 +108,13 @@ def _add_items(app: FastAPI, service: Service) -> None:
         """Draw stored items at random."""
 
         def work() -> Response:
-            total, items = service.table.sample(count, seed)
-            return answer({"total": total, "items": [face(item) for item in items]})
+            table = service.table
+            check_count(table, count, service.options.max_answer)
+            total, items = around_damage(table.sample, count, seed)
+            faces = {item.id: face(item) for item in items}
+            return answer({"total": total, "items": list(faces.values())})
 
-        return await service.read(work)
+        return await service.browse(work)
 
     @app.get("/items/{id:path}", response_model=replies.Stored, responses=openapi.errors(404, 504))
     async def item(id: ItemId) -> Response:
@@ -129,7 +146,10 @@ def _add_buckets(app: FastAPI, service: Service) -> None:
         seed: Seed = 0,
     ) -> Response:
         """Look into one bucket: its load, its classes, some of its items."""
-        return await service.read(lambda: answer(one_bucket(service.table, bucket, count, seed)))
+        largest = service.options.max_answer
+        return await service.browse(
+            lambda: answer(one_bucket(service.table, bucket, count, seed, largest))
+        )
 
 
 def _add_operation(app: FastAPI, service: Service) -> None:
@@ -140,7 +160,11 @@ def _add_operation(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", response_model=replies.Health, responses=openapi.errors(503))
     async def health() -> Response:
-        """Ask whether the server works; 503 while it closes, or if its table failed."""
+        """Ask whether the server works; 503 while it closes, or if its table failed.
+
+        Damage that requests have met counts: 503 where searches are refused for it, the status
+        "damaged" where hits come without their payload.
+        """
         if service.closing:
             raise ProblemError(503, "the server is closing", "closing")
         if service.broken:
@@ -148,7 +172,17 @@ def _add_operation(app: FastAPI, service: Service) -> None:
             raise ProblemError(503, f"the table cannot be read; {reason}", "storage")
         if not service.open:
             raise ProblemError(503, "the table was closed; start the server again", "storage")
-        return answer({"status": "ok", "items": service.count()})
+        places, items = service.damage.counts()
+        if places:
+            raise ProblemError(
+                503,
+                f"{places} places in the table's files are known to be damaged, and searches that "
+                "need them are refused; restore the table from a copy. The server's log and "
+                "`flowhash table check` name them",
+                "damaged",
+            )
+        status = "damaged" if items else "ok"
+        return answer({"status": status, "items": service.count(), "damaged": items})
 
     @app.get("/metrics", response_class=Response, responses=openapi.METRICS)
     async def metrics() -> Response:

@@ -73,6 +73,10 @@ class Found(Reply):
     milliseconds: float
     answers: list[Answer]
     exhaustive: Exhaustive | None
+    damaged: Annotated[
+        list[int | str],
+        Field(description="Hits whose payload cannot be read; they come without it."),
+    ]
 
 
 class Stored(Reply):
@@ -147,6 +151,7 @@ class Limits(Reply):
     """What the server takes at the most."""
 
     max_body: int
+    max_answer: int
     max_batch: int
     max_top: int
     max_pixels: int
@@ -186,5 +191,6 @@ class Figures(Reply):
 class Health(Reply):
     """Whether the server works."""
 
-    status: str
+    status: Annotated[str, Field(description="ok, or damaged where payloads cannot be read.")]
     items: int
+    damaged: Annotated[int, Field(description="Items that were met whose payload cannot be read.")]

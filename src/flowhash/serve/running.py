@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import logging
+import math
 import signal
 import socket
 import threading
@@ -19,14 +22,13 @@ from flowhash.engines import open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.serve.app import create_app
+from flowhash.serve.connections import Connection, Limits, look_after, room_for_connections
 from flowhash.serve.options import ServeOptions
 from flowhash.serve.service import Service
 from flowhash.serve.warming import warm_up
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
-
-BACKLOG = 2048
 
 
 def run(
@@ -49,9 +51,15 @@ def run(
     # What is wrong with a client's form is told to the client; it is no news for the operator.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     encoder = _load(encoder_path)
+    most, backlog = room_for_connections(options.max_connections)
+    # Requests in work leave connections free for those who ask about health.
+    options = dataclasses.replace(
+        options, max_connections=most, max_waiting=min(options.max_waiting, max(1, most * 3 // 4))
+    )
+    limits = Limits(most, options.idle_timeout, options.send_timeout)
     mode = "r+" if options.may_write else "r"
     with (
-        _listening(options) as listener,
+        _listening(options, backlog) as listener,
         open_any(table_path, mode) as table,
         _polite_signals(),
     ):
@@ -59,6 +67,7 @@ def run(
         warm_up(app.state.service)  # a table that cannot be read shows here
         config = uvicorn.Config(
             app,
+            http=type("LimitedConnection", (Connection,), {"limits": limits}),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -66,11 +75,11 @@ def run(
             ws="none",
             proxy_headers=False,
             lifespan="on",
-            timeout_keep_alive=30,
+            timeout_keep_alive=math.ceil(options.idle_timeout),
             timeout_graceful_shutdown=max(1, round(2 * options.timeout)),
-            backlog=BACKLOG,
+            backlog=backlog,
         )
-        server = _Server(config, _address(listener, options), app.state.service)
+        server = _Server(config, _address(listener, options), app.state.service, limits)
         server.run(sockets=[listener])
         if server.failed:
             raise InputError("the server could not start; the lines above say why")
@@ -80,10 +89,14 @@ def run(
 class _Server(uvicorn.Server):
     """Says where it is once it answers."""
 
-    def __init__(self, config: uvicorn.Config, address: str, service: Service) -> None:
+    def __init__(
+        self, config: uvicorn.Config, address: str, service: Service, limits: Limits
+    ) -> None:
         super().__init__(config)
         self._address = address
         self._service = service
+        self._limits = limits
+        service.metrics.connections = self.server_state.connections
 
     @property
     def failed(self) -> bool:
@@ -94,6 +107,14 @@ class _Server(uvicorn.Server):
         if not self.started:
             return
         options = self._service.options
+        self._looking = asyncio.create_task(
+            look_after(
+                self.server_state.connections,
+                self._limits,
+                lambda: self.should_exit,
+                options.timeout,
+            )
+        )
         if not options.quiet:
             print(f"FlowHash serves {self._address}{_note(self._service)}", flush=True)
         if options.open_browser:
@@ -125,14 +146,14 @@ def _load(path: str | Path | None) -> Encoder | None:
 
 
 @contextlib.contextmanager
-def _listening(options: ServeOptions) -> Iterator[socket.socket]:
+def _listening(options: ServeOptions, backlog: int) -> Iterator[socket.socket]:
     """A socket that listens, taken before anything is opened: the usual mistake shows at once."""
     try:
         found = socket.getaddrinfo(
             options.host or None, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, _, _, _, address = found[0]
-        listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=backlog)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(

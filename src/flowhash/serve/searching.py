@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.engines import BrowsedEngine
-from flowhash.errors import InputError
+from flowhash.errors import DamagedFileError, InputError
+from flowhash.serve.damage import Damage
 from flowhash.serve.faces import described
 from flowhash.serve.finding import REPEATS, Found, Query, find, find_everywhere
 from flowhash.serve.metrics import Metrics
-from flowhash.serve.problems import problem_of
+from flowhash.serve.options import MAX_ANSWER
+from flowhash.serve.outbox import Draft, Outbox
+from flowhash.serve.problems import ProblemError, problem_of
 from flowhash.serve.writing import as_json
 
 if TYPE_CHECKING:
     from flowhash.serve.embedding import Embedder
 
 BARE = {"label": None, "name": None, "picture": None, "payload": None, "buckets": None}
+PIECE = 1 << 17  # bytes of hits, about, that are in memory before they are written
+LINE = 256  # bytes of a hit without its payload, about
 
 
 class Searching:
@@ -31,6 +36,8 @@ class Searching:
         metrics: count what was done.
         threads: of a search; None lets the table choose, but one thread for batches that are over
             in a millisecond: the other cores have requests to read.
+        outbox: counts the bytes of answers.
+        damage: notes what cannot be read.
     """
 
     def __init__(
@@ -39,44 +46,47 @@ class Searching:
         embedder: Embedder | None,
         metrics: Metrics,
         threads: int | None,
+        outbox: Outbox | None = None,
+        damage: Damage | None = None,
     ) -> None:
         self._table = table
         self._embedder = embedder
         self._metrics = metrics
         self._threads = threads
+        self._outbox = outbox or Outbox(MAX_ANSWER)
+        self._damage = damage or Damage(table)
 
     def batch(self, queries: Sequence[Query]) -> list[bytes | BaseException]:
         """The answers to queries of one group, as JSON; one that fails never fails the others."""
         try:
-            answers: list[bytes | BaseException] = list(self._together(queries))
-            return answers
-        except InputError as error:
+            return self._together(queries)
+        except (InputError, DamagedFileError) as error:
             if len(queries) == 1:
-                return [problem_of(error)]
-        # One of them cannot be searched, such as a vector of zeros by cosine: each by itself.
+                return [problem_of(error) if isinstance(error, InputError) else error]
+        # One of them cannot be searched, such as a vector of zeros by cosine, or one that opens a
+        # damaged bucket: each by itself.
         return [answer for query in queries for answer in self.batch([query])]
 
-    def _compared(self, query: Query) -> bytes:
-        """The answer to one query, beside that of the same kernel with every bucket open."""
-        order, embeddings = self._prepared(query)
-        found = find(self._table, query, order, embeddings, self._threads, REPEATS)
-        self._metrics.searched(1, int(found.hits.scanned.sum()))
-        beside = find_everywhere(self._table, query, embeddings, self._threads)
-        return self._written(self._shown(query, found, 0), found.milliseconds, beside)
-
-    def _together(self, queries: Sequence[Query]) -> list[bytes]:
-        if queries[0].compare:
-            return [self._compared(query) for query in queries]
+    def _together(self, queries: Sequence[Query]) -> list[bytes | BaseException]:
+        repeats = 1
+        if queries[0].compare:  # alone, and beside the same kernel with every bucket open
+            repeats = REPEATS
         prepared = self._gathered(queries)
         order, embeddings = self._prepared(prepared)
-        found = find(self._table, prepared, order, embeddings, self._threads)
+        found = find(self._table, prepared, order, embeddings, self._threads, repeats)
         self._metrics.searched(len(embeddings), int(found.hits.scanned.sum()))
-        written, start = [], 0
+        beside = None
+        if queries[0].compare:
+            beside = find_everywhere(self._table, prepared, embeddings, self._threads)
+        answers: list[bytes | BaseException] = []
+        start = 0
         for query in queries:
-            shown = self._shown(query, found, start)
-            written.append(self._written(shown, found.milliseconds, None))
+            try:
+                answers.append(self._written(query, found, start, beside))
+            except ProblemError as error:  # too large; without what it has led through
+                answers.append(error.with_traceback(None))
             start += len(query)
-        return written
+        return answers
 
     def _gathered(self, queries: Sequence[Query]) -> Query:
         """Queries of one group as one."""
@@ -97,42 +107,97 @@ class Searching:
         first = None if query.at_least is not None else query.probe or self._table.active
         return made.ordered_buckets(first), made.embeddings
 
-    def _shown(self, query: Query, found: Found, start: int) -> list[dict[str, Any]]:
-        """The answers to a query whose rows begin at ``start``."""
+    def _written(
+        self, query: Query, found: Found, start: int, beside: dict[str, Any] | None
+    ) -> bytes:
+        """The answer to a query whose rows begin at ``start``.
+
+        Raises:
+            ProblemError: 413 if it is too large, 503 if those of others leave no room for it.
+        """
         hits = found.hits
         place = 0 if found.codes is None else int(hits.counts[:start].sum())
-        shown = []
-        for row in range(start, start + len(query)):
-            count = int(hits.counts[row])
-            ids, distances = hits.ids[row, :count].tolist(), list(hits.distances[row, :count])
-            if found.codes is None or hits.payloads is None:
-                lines = [
-                    {"id": item, "distance": distance, **BARE}
-                    for item, distance in zip(ids, distances, strict=True)
-                ]
-            else:
-                codes = found.codes[place : place + count]
-                lines = [
-                    {"id": item, "distance": distance, **described(item, payload), "buckets": code}
-                    for item, distance, payload, code in zip(
-                        ids, distances, hits.payloads[row], codes, strict=True
-                    )
-                ]
-                place += count
-            if query.without is not None:
-                lines = [line for line in lines if line["id"] != query.without][: query.top]
-            shown.append({
-                "hits": lines, "opened": found.opened[row], "scanned": int(hits.scanned[row]),
-                "query_picture": query.picture,
+        lost: list[int | str] = []
+        draft = Draft(self._outbox)
+        try:
+            shown = as_json({
+                "items": len(self._table), "milliseconds": round(found.milliseconds, 4),
             })  # fmt: skip
-        return shown
+            draft.add(shown[:-1] + b',"answers":[')
+            for row in range(start, start + len(query)):
+                draft.add(b'{"hits":[' if row == start else b',{"hits":[')
+                comma = b""
+                for piece in self._pieces(query, found, row, place, lost):
+                    draft.add(comma + piece)
+                    comma = b","
+                place += int(hits.counts[row])
+                rest = as_json({
+                    "opened": found.opened[row], "scanned": int(hits.scanned[row]),
+                    "query_picture": query.picture,
+                })  # fmt: skip
+                draft.add(b"]," + rest[1:])
+            draft.add(b"]," + as_json({"exhaustive": beside, "damaged": lost})[1:])
+            return draft.whole()
+        finally:
+            draft.drop()
 
-    def _written(
-        self, shown: list[dict[str, Any]], milliseconds: float, beside: dict[str, Any] | None
-    ) -> bytes:
-        return as_json({
-            "items": len(self._table),
-            "milliseconds": round(milliseconds, 4),
-            "answers": shown,
-            "exhaustive": beside,
-        })  # fmt: skip
+    def _pieces(
+        self, query: Query, found: Found, row: int, place: int, lost: list[int | str]
+    ) -> Iterator[bytes]:
+        """The hits of a row as JSON, some at a time: never all of their payloads in memory.
+
+        Args:
+            query: that is answered.
+            found: by its batch.
+            row: of the batch.
+            place: of the row's first hit among all of the batch.
+            lost: is given the ids of hits whose payload cannot be shown.
+        """
+        count = int(found.hits.counts[row])
+        ids = found.hits.ids[row, :count].tolist()
+        distances = list(found.hits.distances[row, :count])
+        chosen: Sequence[int] = range(count)
+        if query.without is not None:
+            chosen = [hit for hit in chosen if ids[hit] != query.without][: query.top]
+        lines: list[dict[str, Any]] = []
+        weight = 0
+        for hit in chosen:
+            item = ids[hit]
+            line = {"id": item, "distance": distances[hit]}
+            if found.codes is None:
+                line.update(BARE)
+            else:
+                size, payload = self._payload(found, place + hit, item, lost)
+                line.update(described(item, payload), buckets=found.codes[place + hit])
+                weight += size
+            lines.append(line)
+            weight += LINE
+            if weight > PIECE:
+                yield self._lines(lines, lost)
+                lines, weight = [], 0
+        if lines:
+            yield self._lines(lines, lost)
+
+    def _payload(
+        self, found: Found, place: int, item: int | str, lost: list[int | str]
+    ) -> tuple[int, dict[str, Any] | None]:
+        try:
+            return found.payload_at(place)
+        except DamagedFileError as error:  # the hit itself is sound
+            self._damage.note_item(item, error)
+            lost.append(item)
+            return 0, None
+
+    def _lines(self, lines: list[dict[str, Any]], lost: list[int | str]) -> bytes:
+        """Hits as JSON, without brackets."""
+        try:
+            return as_json(lines)[1:-1]
+        except (RecursionError, ValueError) as error:
+            if len(lines) > 1:
+                return b",".join(self._lines([line], lost) for line in lines)
+            (line,) = lines
+            if line["payload"] is None:
+                raise
+            self._damage.note_item(line["id"], error)
+            lost.append(line["id"])
+            return self._lines([{**line, "payload": None}], lost)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from flowhash.engines import BrowsedEngine
 from flowhash.errors import ForbiddenError, StorageError
 from flowhash.serve.batcher import Batcher
-from flowhash.serve.finding import Query, is_wide
+from flowhash.serve.damage import Damage
+from flowhash.serve.finding import Query, is_long, is_wide
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
+from flowhash.serve.outbox import Outbox
 from flowhash.serve.problems import LOG, ProblemError, new_number, only_reads
 from flowhash.serve.searching import Searching
 from flowhash.serve.security import Gate
@@ -33,9 +35,9 @@ Result = TypeVar("Result")
 class Service:
     """What the routes work with.
 
-    Searches run in two threads: one for those that take well under a millisecond, one for images
-    and for searches that open many buckets, so that the latter never hold up the former. Writes run
-    one after another in a thread of their own.
+    Searches run in two threads: one for those that take well under a millisecond, one for images,
+    for searches that open many buckets and for long answers, so that the latter never hold up the
+    former. Writes run one after another in a thread of their own.
 
     Args:
         table: open; whoever opened it closes it.
@@ -58,11 +60,15 @@ class Service:
 
             check_table(encoder, table)
             self.embedder = Embedder(encoder, options.threads)
-        self.metrics = Metrics(self.count)
+        self.outbox = Outbox(options.max_answer)
+        self.damage = Damage(table)
+        self.metrics = Metrics(self.count, lambda: self.outbox.held)
         self.gate = Gate(options, table.writable)
         # Other engines keep their figures themselves.
         self.stats = CachedStats(table) if isinstance(table, HashTable) else table.stats
-        self.searching = Searching(table, self.embedder, self.metrics, options.threads)
+        self.searching = Searching(
+            table, self.embedder, self.metrics, options.threads, self.outbox, self.damage
+        )
         self._light = Batcher(
             self.searching.batch, options.max_batch, options.timeout, "flowhash-search"
         )
@@ -70,6 +76,8 @@ class Service:
             self.searching.batch, options.max_batch, options.timeout, "flowhash-wide"
         )
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
+        # What reads many payloads does so alone: together they would fill the memory.
+        self._browser = ThreadPoolExecutor(1, thread_name_prefix="flowhash-browse")
         # Images have one thread of their own: a small file may take half a second to decode.
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="flowhash-decode")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="flowhash-write")
@@ -119,7 +127,7 @@ class Service:
         """
         self.check_reachable()
         encoded = query.order is None and self.takes_images
-        slow = encoded or query.compare or is_wide(query, self.table)
+        slow = encoded or query.compare or is_long(query) or is_wide(query, self.table)
         return await (self._heavy if slow else self._light).ask(query)
 
     async def read(
@@ -132,6 +140,17 @@ class Service:
         """
         self.check_reachable()
         return await self._within(self.deadline(), self._readers, lambda: work(*given, **named))
+
+    async def browse(
+        self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
+    ) -> Result:
+        """Run something that reads many payloads, after those of others.
+
+        Raises:
+            ProblemError: 503 while the table's server is lost, 504 when it takes too long.
+        """
+        self.check_reachable()
+        return await self._within(self.deadline(), self._browser, lambda: work(*given, **named))
 
     async def decode(
         self,
@@ -219,5 +238,6 @@ class Service:
         self._light.close()
         self._heavy.close()
         self._readers.shutdown(wait=True)
+        self._browser.shutdown(wait=True)
         self._decoder.shutdown(wait=True)
         self._writer.shutdown(wait=True)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from flowhash.serve import openapi
 from flowhash.serve.adding import add, read_batch
 from flowhash.serve.queries import no_item
-from flowhash.serve.reading import ItemId, stored
+from flowhash.serve.reading import ItemId, known_id
 from flowhash.serve.service import Service
 from flowhash.serve.writing import answer
 
@@ -30,10 +30,10 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.gate.write(request.scope["headers"])
 
         def work() -> Response:
-            item = stored(service, id)
-            gone = service.table.delete([item.id])
+            item = known_id(service, id)  # not read: what is damaged can be deleted too
+            gone = item in service.table and service.table.delete([item])
             if not gone:
-                raise no_item(service, item.id)
+                raise no_item(service, item)
             return answer({"deleted": gone, "total": len(service.table)})
 
         return await service.write(work)

@@ -1,0 +1,139 @@
+"""A table in which something cannot be read: the rest is served, and what is lost has a name."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flowhash.errors import DamagedFileError
+from flowhash.serve import create_app
+from flowhash.serve.finding import Query
+from flowhash.serve.warming import warm_up
+from flowhash.table import HashTable
+from flowhash.table.browse import state_of
+from tests.serve.servers import message_of, serving
+from tests.serve.test_limits import ask
+
+ROWS, ODD = 60, 17
+ALL = {"embedding": [0, 0], "buckets": [0, 1], "probe": 2, "top": ROWS}
+
+
+@pytest.fixture
+def odd_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table with an item whose payload no version of today would store: 5,000 deep."""
+    dumps, odd, path = json.dumps, {"odd": 1}, tmp_path / "table"
+
+    def deep(value: Any, **options: Any) -> str:
+        return '{"a":' * 5000 + "1" + "}" * 5000 if value == odd else dumps(value, **options)
+
+    with HashTable.create(path, buckets=3, dim=2) as table, monkeypatch.context() as patch:
+        patch.setattr(json, "dumps", deep)
+        payloads = [{"row": row} for row in range(ROWS)]
+        payloads[ODD] = odd
+        table.add(
+            (np.arange(ROWS) % 2)[:, None], np.arange(2 * ROWS).reshape(ROWS, 2) / 100,
+            payloads=payloads,
+        )  # fmt: skip
+    return path
+
+
+def test_the_rest_of_an_odd_table_is_served(odd_table: Path) -> None:
+    with HashTable.open(odd_table, "r+") as table:
+        app = create_app(table)
+        with pytest.MonkeyPatch.context() as patch:
+            said: list[str] = []
+            patch.setattr(
+                logging.getLogger("flowhash.serve"),
+                "error",
+                lambda text, *of: said.append(text % of),
+            )
+            warm_up(app.state.service)  # reads every payload of its hits; nothing is raised
+            found = ask(app, "POST", "/search", json=ALL).json()
+        assert len(said) == 1
+        assert f"item {ODD} " in said[0]
+        assert found["damaged"] == [ODD]
+        shown = {hit["id"]: hit["payload"] for hit in found["answers"][0]["hits"]}
+        assert shown == {row: None if row == ODD else {"row": row} for row in range(ROWS)}
+        health = ask(app, "GET", "/health")
+        assert health.status_code == 200
+        assert health.json() == {"status": "damaged", "items": ROWS, "damaged": 1}
+        for method, path, body in (
+            ("GET", f"/items/{ODD}", None),
+            ("POST", "/search", {"id": ODD}),
+        ):
+            answer = ask(app, method, path, json=body)
+            assert f"item {ODD} is damaged" in message_of(answer, 503, "damaged")
+        for path in (f"/items?count={ROWS}", f"/buckets/{ODD % 2}?count={ROWS}"):
+            items = {item["id"] for item in ask(app, "GET", path).json()["items"]}
+            assert len(items) > 10
+            assert ODD not in items
+        assert ask(app, "DELETE", f"/items/{ODD}").status_code == 200
+        assert ask(app, "GET", "/health").json()["status"] == "ok"
+        assert ask(app, "POST", "/search", json=ALL).json()["damaged"] == []
+
+
+def test_a_payload_that_cannot_be_written_is_lost_alone(odd_table: Path) -> None:
+    """One that Python reads, and cannot write as a part of an answer."""
+    from flowhash.serve import searching
+
+    as_json = searching.as_json
+
+    def fails(value: Any) -> bytes:
+        if '{"row": 3}' in json.dumps(value, default=float):
+            raise RecursionError("too deep")
+        return as_json(value)
+
+    with HashTable.open(odd_table) as table, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searching, "as_json", fails)
+        found = ask(create_app(table), "POST", "/search", json=ALL).json()
+    assert sorted(found["damaged"]) == [3, ODD]
+    assert len(found["answers"][0]["hits"]) == ROWS
+
+
+def test_a_server_starts_on_an_odd_table(odd_table: Path) -> None:
+    """A real process, whose command fails for nothing; what it lost is in its log."""
+    with serving((odd_table, None, {})) as (server,):
+        assert server.client.get("/health").json() == {
+            "status": "damaged",
+            "items": ROWS,
+            "damaged": 1,
+        }
+        assert len(server.search(**ALL)["answers"][0]["hits"]) == ROWS
+
+
+def test_health_shows_damage_that_was_met(tmp_path: Path) -> None:
+    """A byte of one embedding: searches that need it are refused, others are not."""
+    path, dim = tmp_path / "table", 64
+    random = np.random.default_rng(0)
+    with HashTable.create(path, buckets=2, dim=dim) as table:
+        table.add(np.arange(400)[:, None] // 200, random.normal(size=(400, dim)))
+        segment = state_of(table).parts[0].segment
+        file, row = Path(segment.file), segment.arrays.highs[20].tobytes()
+    content = file.read_bytes()
+    place = content.index(row)
+    file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    asked = [{"embedding": [1] * dim, "buckets": [bucket]} for bucket in (0, 1)]
+    with HashTable.open(path, "r+") as table:
+        app = create_app(table)
+        assert ask(app, "POST", "/search", json=asked[1]).status_code == 200
+        assert ask(app, "GET", "/health").json() == {"status": "ok", "items": 400, "damaged": 0}
+        message = message_of(ask(app, "POST", "/search", json=asked[0]), 503, "storage")
+        assert str(path) not in message
+        for _ in range(2):
+            message = message_of(ask(app, "GET", "/health"), 503, "damaged")
+            assert "1 places" in message
+            assert str(path) not in message
+        rows, orders = np.ones((1, dim), np.float32), np.array([[0], [1]], np.int32)
+        queries = [Query(rows, order[None], 3, None, None, False) for order in orders]
+        answers = app.state.service.searching.batch(queries)  # together, and yet
+        assert [type(answer) for answer in answers] == [DamagedFileError, bytes]
+        started = create_app(table)
+        warm_up(started.state.service)  # it searches everywhere, and raises nothing
+        message_of(ask(started, "GET", "/health"), 503, "damaged")
+        table.delete(list(range(400)))
+        assert ask(app, "GET", "/health").json()["status"] == "ok"
