@@ -162,6 +162,38 @@ def test_a_user_name_does_not_make_a_host_known(table: HashTable) -> None:
         message_of(answer, 403, "unknown_host")
 
 
+HEALTH, FOREIGN = "GET /health HTTP/1.1\r\n", "GET http://evil.example/health HTTP/1.1\r\n"
+OURS, THEIRS = "Host: localhost\r\n", "Host: evil.example\r\n"
+WRITE = "POST /items HTTP/1.1\r\nContent-Length: 0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (HEALTH + OURS, 200),
+        (HEALTH + OURS + OURS, 400),
+        (HEALTH + OURS + THEIRS, 400),
+        (HEALTH + THEIRS + OURS, 400),
+        (HEALTH + OURS + "hOsT: localhost\r\n", 400),
+        (HEALTH + OURS + "Origin: http://localhost\r\nOrigin: http://localhost\r\n", 400),
+        (WRITE + OURS + "Origin: http://evil.example\r\nOrigin: http://localhost\r\n", 400),
+        (FOREIGN + OURS, 400),
+        (FOREIGN + THEIRS, 403),
+        (FOREIGN, 403),
+        ("GET http://localhost/health HTTP/1.1\r\n" + OURS, 200),
+        ("GET HTTP://LOCALHOST/health HTTP/1.1\r\n" + OURS, 200),
+        ("GET http://localhost:1/health HTTP/1.1\r\n" + OURS, 400),
+        ("GET http://localhost@evil.example/health HTTP/1.1\r\n" + OURS, 400),
+        ("GET http://evil.example?/health HTTP/1.1\r\n" + OURS, 400),
+        ("POST http://evil.example/search HTTP/1.1\r\nContent-Length: 0\r\n" + OURS, 400),
+    ],
+)
+def test_a_request_has_one_host_and_one_origin(servers: Servers, head: str, status: int) -> None:
+    """What a proxy has looked at and what the server looks at must be the same line."""
+    received = exchange(servers.strings.url, f"{head}Connection: close\r\n\r\n".encode())
+    assert received.startswith(f"HTTP/1.1 {status} ".encode()), received
+
+
 def test_the_page_is_fenced(servers: Servers) -> None:
     client = servers.strings.client
     page = client.get("/")

@@ -50,14 +50,20 @@ class Gate:
         """Let a request pass or raise.
 
         Raises:
-            ProblemError: 403 for a name that is not ours, or for another site's page.
+            ProblemError: 400 for more than one name or page, 403 for a name that is not ours, or
+                for another site's page.
         """
-        host, origin = b"", None
+        host, origin = None, None
         for name, value in headers:
             if name == b"host":
+                if host is not None:
+                    raise _twice("Host", host, value)
                 host = value
             elif name == b"origin":
+                if origin is not None:
+                    raise _twice("Origin", origin, value)
                 origin = value
+        host = host or b""
         if self._names and host not in self._known:
             self._check_host(host)
         if origin is not None and method not in READING:
@@ -103,6 +109,16 @@ class Gate:
             )
         if len(self._known) < 100:
             self._known.add(host)
+
+
+def _twice(name: str, first: bytes, second: bytes) -> ProblemError:
+    """Two lines where others, such as a proxy, may have looked at the other one."""
+    came = " and ".join(repr(value.decode("latin-1")[:100]) for value in (first, second))
+    return ProblemError(
+        400,
+        f"the request names more than one {name}, {came}, in its headers or its target; send one",
+        "ambiguous",
+    )
 
 
 def _check_origin(origin: bytes, host: bytes) -> None:
