@@ -47,7 +47,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         server = started(process, table, None)
         yield server
-        assert server.stop() == 0
+        with connect(server, request(LARGE)):  # nor does one that never reads keep it from ending
+            until(server, lambda now: now["flowhash_answer_bytes_held"] > 9e6)
+            assert server.stop() == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
     finally:

@@ -176,6 +176,13 @@ def serve(
     threads: Annotated[int | None, typer.Option(min=1, help="Threads of a search.")] = None,
     max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=LIMITS)] = 10
     << 20,
+    max_answer: Annotated[
+        int,
+        typer.Option(
+            help="Bytes of an answer; four times as much may wait for slow readers.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 16 << 20,
     max_batch: Annotated[
         int, typer.Option(help="Vectors or items of a request.", rich_help_panel=LIMITS)
     ] = 256,
@@ -186,24 +193,48 @@ def serve(
     max_waiting: Annotated[
         int, typer.Option(help="Requests in work; others get 503.", rich_help_panel=LIMITS)
     ] = 1024,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            help="Open connections; a further one closes the one idle for longest.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 2048,
     timeout: Annotated[
         float, typer.Option(help="Seconds for an answer.", rich_help_panel=LIMITS)
     ] = 10.0,
+    send_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for a client to read an answer, or it is cut off.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 30.0,
+    idle_timeout: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for a connection to send a whole request head, or it is closed.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 30.0,
     config: options.Config = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Serve a table: a search page for people, an HTTP API for programs.
 
     Listens on this machine only, unless told otherwise. Ctrl-C stops it: running requests are
-    answered first.
+    answered first. What is damaged in the table is named in the log and in /health, and the rest is
+    served.
     """
     from flowhash.cli.serve import serve
 
     facts = {
         "host": host, "port": port, "open_browser": open_browser, "read_only": read_only,
-        "max_body": max_body, "max_batch": max_batch, "max_top": max_top,
-        "max_pixels": max_pixels, "max_waiting": max_waiting, "timeout": timeout, "quiet": quiet,
-        "threads": threads, "allowed_hosts": tuple(allowed_host or ()),
+        "max_body": max_body, "max_answer": max_answer, "max_batch": max_batch,
+        "max_top": max_top, "max_pixels": max_pixels, "max_waiting": max_waiting,
+        "max_connections": max_connections, "timeout": timeout, "send_timeout": send_timeout,
+        "idle_timeout": idle_timeout, "quiet": quiet, "threads": threads,
+        "allowed_hosts": tuple(allowed_host or ()),
     }  # fmt: skip
     serve(table, encoder, api_key, api_key_file, facts)
 
