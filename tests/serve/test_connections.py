@@ -6,9 +6,10 @@ import re
 import resource
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.kill()
 
 
-def connect(server: Server, sent: bytes = b"") -> socket.socket:
+def connect(server: Server | str, sent: bytes = b"") -> socket.socket:
     """A connection whose client reads nothing by itself."""
-    address = httpx.URL(server.url)
+    address = httpx.URL(server if isinstance(server, str) else server.url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(PATIENCE)
@@ -302,6 +303,54 @@ def test_more_connections_than_descriptors(server: Server) -> None:
             assert fresh.get("/health").status_code == 200
             assert len(fresh.post("/search", json=SMALL).json()["answers"][0]["hits"]) == 3
         assert measured(server)["flowhash_connections"] < DESCRIPTORS * 3 // 4
+
+
+@contextmanager
+def in_a_thread(most: int) -> Iterator[str]:
+    """The address of a server of this process that takes few connections, and closes none idle."""
+    import uvicorn
+
+    from flowhash.serve import create_app
+    from flowhash.serve.connections import Connection, Limits
+    from tests.serve.test_limits import small_table
+
+    connection = type("Limited", (Connection,), {"limits": Limits(most, 1e9, 1e9)})
+    config = uvicorn.Config(create_app(small_table()), port=0, log_level="warning", http=connection)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
+    begun = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with in_a_thread(4) as url, ExitStack() as stack:
+        busy = stack.enter_context(connect(url, begun + b"Content-Length: 2\r\n\r\n{"))
+        idle = [stack.enter_context(connect(url)) for _ in range(9)]
+        assert httpx.get(f"{url}health", timeout=PATIENCE).status_code == 200
+        assert [rest_of(connection) for connection in idle[:7]] == [b""] * 7
+        assert not any(ended(connection) for connection in idle[7:])
+        busy.sendall(b"}")
+        assert busy.recv(12) == b"HTTP/1.1 422"
+
+
+def test_where_all_are_busy_further_connections_are_refused() -> None:
+    begun = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with in_a_thread(1) as url, connect(url, begun + b"Content-Length: 2\r\n\r\n{") as busy:
+        end = time.monotonic() + PATIENCE
+        while (answer := httpx.get(f"{url}health", timeout=PATIENCE)).status_code == 200:
+            assert time.monotonic() < end  # until the request has begun
+        assert "1 connections" in message_of(answer, 503, "busy")
+        assert answer.headers["retry-after"] == "1"
+        busy.sendall(b"}")
+        assert busy.recv(12) == b"HTTP/1.1 422"
 
 
 @pytest.mark.slow
