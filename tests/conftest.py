@@ -1,8 +1,11 @@
 """Hypothesis profiles (the same examples every time, no deadline, since kernels compile), bars that
-no other test has silenced, and a PostgreSQL that all tests share."""
+no other test has silenced, commands that say nothing of compiling, and a PostgreSQL that all tests
+share."""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +22,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("flowhash")
+# Commands that tests start say the same whether or not their kernels are compiled already.
+os.environ["FLOWHASH_QUIET"] = "1"
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +31,7 @@ def loud() -> Iterator[None]:
     """``--quiet`` holds for a whole process, which here is all tests: take it back after each."""
     yield
     bars._silent = False
+    logging.getLogger("flowhash.compile").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

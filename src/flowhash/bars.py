@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -20,9 +21,10 @@ _silent = False
 
 
 def silence() -> None:
-    """No bars in this process any more: what ``--quiet`` asks for."""
+    """No bars in this process any more, and no word of compiling: what ``--quiet`` asks for."""
     global _silent
     _silent = True
+    logging.getLogger("flowhash.compile").setLevel(logging.ERROR)  # numba need not be loaded
 
 
 def make_bar(*columns: str, fact: str | None = None) -> Any:

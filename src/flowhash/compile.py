@@ -3,18 +3,54 @@
 A few decorators for all of them, so that the rules of the house hold everywhere: compiled code is
 cached on disk, releases the GIL, and keeps to IEEE arithmetic, because exact answers live from
 exact comparisons. The one exception, ``filter_kernel``, is for sums whose error is bounded.
+
+The first use of a fresh installation compiles for most of a minute, and says so: a line in the log
+``flowhash.compile``, which Python prints on the error stream where nobody has set up logging.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+LOG = logging.getLogger(__name__)
+QUIET = "FLOWHASH_QUIET"  # an environment variable; if set, nothing is said
+
+
+class Notice(event.Listener):
+    """Says, once a process, that kernels are being compiled.
+
+    Numba tells its listeners only when it compiles: not at calls, not when it finds compiled code
+    on disk.
+    """
+
+    said = False
+
+    def on_start(self, compiling: Any) -> None:
+        """A kernel, of anybody, was not in the cache: say so if it is one of ours."""
+        module = str(compiling.data["dispatcher"].py_func.__module__)
+        if self.said or os.environ.get(QUIET) or module.partition(".")[0] != "flowhash":
+            return
+        self.said = True
+        # A warning, because lower levels are shown only to those who ask for them.
+        LOG.warning(
+            "FlowHash compiles kernels for their first use: about 40 s for all of them, once; "
+            "later ones are loaded"
+        )
+
+    def on_end(self, compiling: Any) -> None:
+        """Nothing: people see that it goes on."""
+
+
+event.register("numba:compile", Notice())  # type: ignore[no-untyped-call]
 
 
 def kernel(function: Function) -> Function:

@@ -1,0 +1,115 @@
+"""What is said while kernels are compiled, and that nothing is said where the cache has them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import pytest
+from numba.core import event
+
+from flowhash import bars
+from flowhash.compile import Notice
+
+WORDS = "compiles kernels for their first use: about 40 s"
+SOURCE = """
+from flowhash.compile import kernel
+@kernel
+def twice(number):
+    return 2 * number
+"""
+# A small kernel of ours, which a search calls too.
+SMALL = "import numpy; from flowhash.checks import finite; finite(numpy.zeros((2, 3)), 'x')"
+
+
+@pytest.fixture
+def notice(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notice]:
+    """The listener as in a new process, beside the one of this process."""
+    monkeypatch.delenv("FLOWHASH_QUIET")
+    for known in event._registered["numba:compile"]:
+        if isinstance(known, Notice):
+            monkeypatch.setattr(known, "said", True)
+    with event.install_listener("numba:compile", Notice()) as new:
+        yield new
+
+
+def module_of(path: Path, name: str = "flowhash.sample") -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_says_once_that_it_compiles_and_nothing_where_the_cache_has_it(
+    tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "sample.py"
+    path.write_text(SOURCE)
+    module = module_of(path)
+    assert module.twice(1) == 2
+    assert [record.levelname for record in caplog.records if WORDS in record.message] == ["WARNING"]
+    module.twice(1.0)  # other types are compiled anew, which is not worth a second line
+    assert len(caplog.records) == 1
+    notice.said = False
+    assert module_of(path).twice(1) == 2
+    assert len(caplog.records) == 1
+    assert not notice.said
+    assert module.twice(1j) == 2j
+    assert len(caplog.records) == 2
+
+
+def test_says_nothing_of_kernels_of_others(
+    tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text("import numba\ntwice = numba.njit(lambda number: 2 * number)\n")
+    assert module_of(path, "flowhasher").twice(1) == 2
+    assert not caplog.records
+    assert module_of(path).twice(1) == 2
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("way", ["variable", "quiet", "logging"])
+def test_can_be_silenced(
+    tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, way: str,
+) -> None:  # fmt: skip
+    if way == "variable":
+        monkeypatch.setenv("FLOWHASH_QUIET", "1")
+    elif way == "quiet":
+        bars.silence()
+    else:
+        logging.getLogger("flowhash.compile").setLevel("ERROR")
+    path = tmp_path / "sample.py"
+    path.write_text("import numba\ntwice = numba.njit(lambda number: 2 * number)\n")
+    assert module_of(path).twice(1) == 2
+    assert not caplog.records
+
+
+@pytest.mark.slow
+def test_a_fresh_process_says_it_on_the_error_stream(tmp_path: Path) -> None:
+    said = []
+    for _ in range(2):
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        environment.pop("FLOWHASH_QUIET", None)
+        done = subprocess.run(
+            [sys.executable, "-c", SMALL], env=environment, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert done.stdout == ""
+        said.append(done.stderr)
+    cold, warm = said
+    assert WORDS in cold
+    assert cold.count("\n") == 1
+    assert warm == ""
