@@ -32,7 +32,8 @@ def same(one: FlowHasher, other: FlowHasher, rows: Any) -> None:
         {},
         {"active": 2, "rank": "codes", "hidden": [4]},
         {"metric": "cosine", "random_state": np.random.RandomState(0)},
-        {"penalty": np.float32(0.25), "buckets": np.int64(9), "hidden": (5,), "loss": "npairs"},
+        {"metric": "dot", "active": 2},
+        {"metric": "l2", "penalty": np.float32(0.25), "buckets": np.int64(9), "hidden": (5,), "loss": "npairs"},
     ],
 )
 @pytest.mark.parametrize(
@@ -81,15 +82,20 @@ def test_saving_again_replaces_and_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name[:7] for path in tmp_path.iterdir()) == ["fitted-", "flowhas"]
 
 
-def test_the_parts_are_an_encoder_and_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("metric", "number"), [("l2", 1), ("cosine", 1), ("inner", 2)])
+def test_the_parts_are_an_encoder_and_a_table(tmp_path: Path, metric: str, number: int) -> None:
     rows, labels = clouds()
-    hasher = quick().fit(rows, labels)
+    if metric == "cosine":
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    hasher = quick(metric=metric).fit(rows, labels)
     hasher.save(tmp_path)
     (inside,) = tmp_path.glob("fitted-*")
     encoder = Encoder.load(inside / "encoder")
     with HashTable.open(inside / "table", encoder=encoder.fingerprint) as table:
         found = encoder.search(table, rows, top=3, at_least=3)
     np.testing.assert_array_equal(found.ids, hasher.kneighbors(rows, 3)[1])
+    # Earlier versions read the first format and would rank by distances.
+    assert json.loads((tmp_path / "flowhasher.json").read_text())["format"] == number
 
 
 @pytest.mark.parametrize("step", ["write_tensors", "write_sealed"])
@@ -135,8 +141,8 @@ def test_every_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_refuses_other_folders_and_formats(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no FlowHasher"):
         FlowHasher.load(tmp_path)
-    files.write_sealed(tmp_path / files.RECORD, {"format": 2})
-    with pytest.raises(InputError, match="has format 2; this FlowHash reads 1"):
+    files.write_sealed(tmp_path / files.RECORD, {"format": 3})
+    with pytest.raises(InputError, match="has format 3; this FlowHash reads 1 to 2"):
         FlowHasher.load(tmp_path)
     files.write_sealed(tmp_path / files.RECORD, {"format": 1, "fitted": "../elsewhere"})
     with pytest.raises(DamagedFileError, match="names no folder"):
@@ -159,7 +165,7 @@ def test_nothing_stored_is_a_pickle(tmp_path: Path) -> None:
 
 def test_a_pickle_answers_the_same() -> None:
     rows, labels = clouds()
-    hasher = quick(active=2).fit(rows, labels)
+    hasher = quick(active=2, metric="ip").fit(rows, labels)
     again = pickle.loads(pickle.dumps(hasher))
     same(hasher, again, rows)
     assert again.score(rows, labels) == hasher.score(rows, labels)

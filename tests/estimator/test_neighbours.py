@@ -18,7 +18,7 @@ from tests.estimator.clouds import clouds, quick
 
 def order_of(hasher: FlowHasher, rows: NDArray[Any]) -> NDArray[np.int64]:
     """The buckets of each row, largest activation first, in plain numpy."""
-    if hasher.metric == "cosine":
+    if hasher.effective_metric_ == "cosine":
         rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     activations = hasher.encoder_.encode(rows).activations
     return np.argsort(-activations, axis=1, kind="stable")
@@ -36,6 +36,13 @@ def opened(hasher: FlowHasher, stored: NDArray[Any], query: NDArray[Any], wanted
     return sorted(found)
 
 
+def brute_force(query: NDArray[Any], rows: NDArray[Any], metric: str) -> NDArray[Any]:
+    if metric in ("inner", "ip", "dot"):
+        return -rows @ query
+    found: NDArray[Any] = pairwise_distances(query[None], rows, metric)[0]
+    return found
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     items=st.integers(4, 60),
@@ -43,7 +50,7 @@ def opened(hasher: FlowHasher, stored: NDArray[Any], query: NDArray[Any], wanted
     classes=st.integers(2, 6),
     active=st.integers(1, 4),
     wanted=st.integers(1, 12),
-    metric=st.sampled_from(["euclidean", "cosine"]),
+    metric=st.sampled_from(["euclidean", "l2", "cosine", "inner", "ip", "dot"]),
     dtype=st.sampled_from([np.float16, np.float32, np.float64, np.int64]),
     seed=st.integers(0, 1000),
 )
@@ -64,15 +71,16 @@ def test_finds_what_brute_force_finds_in_the_opened_buckets(
     scanned = hasher.search(queries, wanted, at_least=wanted).scanned
     exact = np.asarray(rows, np.float64)
     size = 1.0 if metric == "cosine" else np.abs(exact).max()
+    if metric in ("inner", "ip", "dot"):
+        size = np.square(exact).sum(axis=1).max()
     for number, query in enumerate(exact[items:]):
         some = opened(hasher, exact[:items], query, wanted)
         assert scanned[number] == len(some)
-        brute = NearestNeighbors(n_neighbors=wanted, algorithm="brute", metric=metric)
-        truth = brute.fit(exact[some]).kneighbors(query[None])[0][0]
+        truth = np.sort(brute_force(query, exact[some], metric))[:wanted]
         np.testing.assert_allclose(distances[number], truth, rtol=1e-4, atol=3e-4 * size)
         assert set(ids[number]) <= set(some)
         assert len(set(ids[number])) == wanted
-        own = pairwise_distances(query[None], exact[ids[number]], metric)[0]
+        own = brute_force(query, exact[ids[number]], metric)
         np.testing.assert_allclose(distances[number], own, rtol=1e-4, atol=3e-4 * size)
 
 
@@ -86,6 +94,25 @@ def test_with_every_bucket_open_it_is_nearest_neighbours() -> None:
     np.testing.assert_array_equal(found.ids, truth[1])
     np.testing.assert_allclose(found.distances, truth[0], rtol=1e-5)
     assert (found.scanned == 150).all()
+
+
+@pytest.mark.parametrize("hidden", [(), (4,)])
+def test_inner_products_are_those_of_uncentred_rows(hidden: tuple[int, ...]) -> None:
+    rows, labels = clouds(200)
+    rows += 5 * np.arange(1, 7)  # far from zero, where centred products would rank otherwise
+    hasher = quick(metric="inner", hidden=hidden).fit(rows[:150], labels[:150])
+    found = hasher.search(rows[150:], 7, probe=8)
+    truth = -rows[150:] @ rows[:150].T
+    np.testing.assert_array_equal(found.ids, np.argsort(truth, axis=1, kind="stable")[:, :7])
+    np.testing.assert_allclose(found.distances, np.sort(truth, axis=1)[:, :7], rtol=1e-5)
+    # The buckets are those that Euclidean distance learns.
+    plain = quick(hidden=hidden).fit(rows[:150], labels[:150])
+    assert (hasher.transform(rows) != plain.transform(rows)).nnz == 0
+    # An item need not be the nearest to itself.
+    among = hasher.search(n_neighbors=3, probe=8).ids
+    own = -rows[:150] @ rows[:150].T
+    np.fill_diagonal(own, np.inf)
+    np.testing.assert_array_equal(among, np.argsort(own, axis=1, kind="stable")[:, :3])
 
 
 @pytest.mark.parametrize("rank", ["input", "codes"])

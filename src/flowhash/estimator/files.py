@@ -23,14 +23,15 @@ from numpy.typing import NDArray
 from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_tensors
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
-from flowhash.estimator.index import contents
+from flowhash.estimator.index import contents, new_table
 from flowhash.estimator.learning import layer_sizes
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
     from flowhash.estimator.hasher import FlowHasher
 
-FORMAT = 1
+FORMAT = 2
+BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read too
 RECORD = "flowhasher.json"
 LABELS = "labels.safetensors"
 FITTED = re.compile(r"fitted-[0-9a-f]{16}")
@@ -39,12 +40,14 @@ Kind = TypeVar("Kind", bound="FlowHasher")
 
 def save(hasher: FlowHasher, folder: Path) -> None:
     """Write a new sub-folder, then the record that names it, then remove older ones."""
-    record = {"format": FORMAT, **_described(hasher)}  # before anything is written
+    metric = hasher.effective_metric_
+    number = FORMAT if metric == "inner" else BEFORE_INNER
+    record = {"format": number, **_described(hasher)}  # before anything is written
     name = f"fitted-{secrets.token_hex(8)}"
     inside = folder / name
     codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
     hasher.encoder_.save(inside / "encoder")
-    with hasher.encoder_.create_table(inside / "table") as table:
+    with new_table(hasher.encoder_, metric, inside / "table") as table:
         table.add(codes, embeddings, encoder=hasher.encoder_.fingerprint)
     labels = {"labels": torch.from_numpy(hasher._numbers)}
     record |= {"fitted": name, "labels_sha256": write_tensors(inside / LABELS, labels)}
@@ -61,10 +64,10 @@ def load(kind: type[Kind], folder: Path) -> Kind:
         raise InputError(f"{folder} holds no FlowHasher: there is no {RECORD} in it; give the "
                          "folder that FlowHasher.save wrote")  # fmt: skip
     record = read_sealed(path)
-    if record.get("format") != FORMAT:
+    if record.get("format") not in (BEFORE_INNER, FORMAT):
         raise InputError(
-            f"{path} has format {record.get('format')!r}; this FlowHash reads {FORMAT}. Install "
-            "the version that wrote it, or a newer one"
+            f"{path} has format {record.get('format')!r}; this FlowHash reads 1 to {FORMAT}. "
+            "Install the version that wrote it, or a newer one"
         )
     if not FITTED.fullmatch(str(record.get("fitted"))):
         raise DamagedFileError(f"{path} names no folder of ours; restore it from a copy")
@@ -105,7 +108,7 @@ def _assemble(
     labels: NDArray[np.int64],
 ) -> None:
     """Put encoder, table and labels into an estimator's attributes."""
-    table = encoder.create_table()
+    table = new_table(encoder, state["effective_metric_"])
     table.add(codes, embeddings, encoder=encoder.fingerprint)
     state |= {
         "encoder_": encoder,

@@ -21,9 +21,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from flowhash.errors import InputError
 from flowhash.estimator import files
-from flowhash.estimator.index import ROWS, add_items, check_unchanged
+from flowhash.estimator.index import METRICS, ROWS, add_items, check_unchanged, new_table
 from flowhash.estimator.inputs import read_classes, read_items, read_labels
-from flowhash.estimator.learning import Plan, learn_encoder
+from flowhash.estimator.learning import Plan, learn_encoder, without_centre
 from flowhash.estimator.searching import SearchMixin
 from flowhash.learn.losses import LOSSES
 
@@ -48,7 +48,9 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         steps: of training; "auto" sees each item about eight times, in 200 to 1,500 steps.
         rank: "input" ranks by distance of X itself; "codes" by distance of the hash network's
             outputs, which are learned and have ``buckets`` numbers.
-        metric: "euclidean", or "cosine" (one minus it), which brings rows of X to length one first.
+        metric: "euclidean" or "l2"; "cosine" (one minus it), which brings rows of X to length one
+            first; "inner", "ip" or "dot" (minus the inner product, so that the nearest have the
+            largest).
         output: what ``transform`` returns: "codes"; or a neighbour graph as
             ``KNeighborsTransformer`` makes it, "distance" or "connectivity".
         device: "auto", "cpu" or "cuda".
@@ -62,7 +64,7 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
             in by ``add`` only and none are deleted.
         classes_: the labels that were learned, sorted.
         n_samples_fit_: items in the table.
-        effective_metric_: the ``metric`` it was fitted with.
+        effective_metric_: the ``metric`` it was fitted with: "euclidean", "cosine" or "inner".
         n_features_in_: numbers in an item.
         feature_names_in_: names of the columns, where X was a data frame.
 
@@ -85,7 +87,7 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         "hidden": ["array-like"],
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "rank": [StrOptions({"input", "codes"})],
-        "metric": [StrOptions({"euclidean", "cosine"})],
+        "metric": [StrOptions(set(METRICS))],
         "output": [StrOptions({"codes", "distance", "connectivity"})],
         "device": [str],
         "random_state": ["random_state"],
@@ -139,17 +141,20 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         """
         # Nothing is kept before all is done: a fit that fails leaves what was fitted before.
         reader = clone(self)
-        items = read_items(reader, X, reset=True, unit=self.metric == "cosine")
+        metric = METRICS[self.metric]
+        items = read_items(reader, X, reset=True, unit=metric == "cosine")
         classes, numbers = read_classes(self, y, len(items))
         names = tuple(str(name) for name in classes)
         encoder = learn_encoder(items, numbers, names, Plan.of(self))
-        table = encoder.create_table()
+        if metric == "inner":
+            encoder = without_centre(encoder)
+        table = new_table(encoder, metric)
         add_items(encoder, table, items, self.device)
         self.__dict__.pop("feature_names_in_", None)
         seen = ("n_features_in_", "feature_names_in_")
         self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
         self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
-        self.classes_, self._numbers, self.effective_metric_ = classes, numbers, self.metric
+        self.classes_, self._numbers, self.effective_metric_ = classes, numbers, metric
         return self
 
     def add(self, X: Any, y: Any = None) -> NDArray[np.int64]:  # noqa: N803

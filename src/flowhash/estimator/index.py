@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,18 @@ from flowhash.networks.inference import outputs
 from flowhash.table import HashTable, Hits
 
 ROWS = 8_192  # items that are encoded at once
+METRICS = {  # the names that people know them by
+    "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
+    "inner": "inner", "ip": "inner", "dot": "inner",
+}  # fmt: skip
+
+
+def new_table(encoder: Encoder, metric: str, path: Path | None = None) -> HashTable:
+    """An empty table that ranks by ``metric``, one of the values of ``METRICS``.
+
+    Rows of length one have the same order by Euclidean distance as by cosine.
+    """
+    return encoder.create_table(path, metric="inner" if metric == "inner" else "euclidean")
 
 
 def add_items(

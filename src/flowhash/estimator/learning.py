@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from torch import nn
 
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems, Splits
@@ -16,6 +19,7 @@ from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.estimator.discriminant import discriminant
+from flowhash.estimator.index import METRICS
 from flowhash.learn import Schedule, Settings, Stage, train
 
 BATCH = 256  # items in a training batch, about
@@ -57,6 +61,11 @@ class Plan:
             raise InputError(
                 f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in "
                 "more buckets than there are"
+            )
+        if METRICS[hasher.metric] == "inner" and hasher.rank == "codes":
+            raise InputError(
+                f'metric is {hasher.metric!r} and rank is "codes", which ranks by distances of the '
+                'hash network\'s outputs, not by products of X; leave rank at "input"'
             )
         return cls(
             buckets=int(hasher.buckets), active=int(hasher.active), penalty=float(hasher.penalty),
@@ -104,6 +113,21 @@ def learn_encoder(
     return train(
         splits, settings, None, directions=directions, device=plan.device, quiet=plan.quiet
     )
+
+
+def without_centre(encoder: Encoder) -> Encoder:
+    """An encoder of the same buckets whose embeddings are not centred, only scaled.
+
+    Distances do not depend on where zero is, inner products do. What is no longer taken off the
+    vectors goes into the first layer: W (x - m) + b = W x + (b - W m).
+    """
+    preprocessing, network = encoder.preprocessing, copy.deepcopy(encoder.hash)
+    first = next(layer for layer in network.modules() if isinstance(layer, nn.Linear))
+    middle = torch.from_numpy(preprocessing.mean.astype(np.float64) / preprocessing.std)
+    with torch.no_grad():
+        first.bias.sub_(first.weight.double() @ middle)
+    uncentred = replace(preprocessing, mean=np.zeros_like(preprocessing.mean))
+    return Encoder(encoder.base, network, uncentred, encoder.active, encoder.class_names)
 
 
 def make_settings(labels: NDArray[np.int64], plan: Plan) -> Settings:

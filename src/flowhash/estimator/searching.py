@@ -139,9 +139,11 @@ class SearchMixin:
         return np.where(self.classes_[places] == labels, places, -1)
 
     def _distances(self, squares: NDArray[np.float32]) -> NDArray[Any]:
-        """Distances in units of X from squared ones of embeddings."""
+        """Distances in units of X from squared ones of embeddings, or from negative products."""
         wide = squares.astype(np.float64)
         if self.encoder_.base is None:  # it ranks by the hash network's outputs
             return np.sqrt(wide)
         wide *= float(self.encoder_.preprocessing.std) ** 2
+        if self.effective_metric_ == "inner":
+            return wide
         return wide / 2 if self.effective_metric_ == "cosine" else np.sqrt(wide)
