@@ -33,7 +33,13 @@ def same(one: FlowHasher, other: FlowHasher, rows: Any) -> None:
         {"active": 2, "rank": "codes", "hidden": [4]},
         {"metric": "cosine", "random_state": np.random.RandomState(0)},
         {"metric": "dot", "active": 2},
-        {"metric": "l2", "penalty": np.float32(0.25), "buckets": np.int64(9), "hidden": (5,), "loss": "npairs"},
+        {
+            "metric": "l2",
+            "penalty": np.float32(0.25),
+            "buckets": np.int64(9),
+            "hidden": (5,),
+            "loss": "npairs",
+        },
     ],
 )
 @pytest.mark.parametrize(

@@ -8,8 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from flowhash.errors import InputError
+from flowhash.estimator.inputs import as_rows
 from tests.estimator.clouds import clouds, quick
+
+
+def objects(rows: Any) -> Any:
+    """An object array [n] with a row in each cell, as numpy makes it of a column of arrays."""
+    column = np.empty(len(rows), object)
+    column[:] = list(rows)
+    return column
+
 
 KINDS: dict[str, Callable[[Any], Any]] = {
     "list": lambda rows: rows.tolist(),
@@ -19,6 +31,10 @@ KINDS: dict[str, Callable[[Any], Any]] = {
     "read only": lambda rows: np.frombuffer(rows.tobytes(), rows.dtype).reshape(rows.shape),
     "tensor": torch.tensor,
     "tensor with gradient": lambda rows: torch.tensor(rows, requires_grad=True),
+    "list of arrays": list,
+    "list of tensors": lambda rows: [torch.tensor(row, requires_grad=True) for row in rows],
+    "array of arrays": lambda rows: objects(rows),
+    "array of lists, one column": lambda rows: objects(rows.tolist())[:, None],
 }
 
 
@@ -70,6 +86,75 @@ def test_polars() -> None:
     np.testing.assert_array_equal(
         hasher.kneighbors(frame)[1], quick().fit(rows, labels).kneighbors(rows)[1]
     )
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Series", "lists", "frame", "Arrow in pandas", "polars", "polars Array", "polars frame",
+     "Arrow", "Arrow chunks", "Arrow table"],
+)  # fmt: skip
+def test_a_column_of_arrays(kind: str) -> None:
+    pandas, polars, arrow = (pytest.importorskip(name) for name in ("pandas", "polars", "pyarrow"))
+    rows, labels = clouds()
+    rows = rows.astype(np.float32)
+    lists = rows.tolist()
+    column = {
+        "Series": lambda: pandas.Series(list(rows), index=np.arange(len(rows))[::-1]),
+        "lists": lambda: pandas.Series(lists),
+        "frame": lambda: pandas.DataFrame({"embedding": list(rows)}),
+        "Arrow in pandas": lambda: pandas.Series(
+            lists, dtype=pandas.ArrowDtype(arrow.list_(arrow.float32()))
+        ),
+        "polars": lambda: polars.Series(lists),
+        "polars Array": lambda: polars.Series(rows),
+        "polars frame": lambda: polars.DataFrame({"embedding": lists}),
+        "Arrow": lambda: arrow.array(lists),
+        "Arrow chunks": lambda: arrow.chunked_array([lists[:50], lists[50:]]),
+        "Arrow table": lambda: arrow.table({"embedding": lists}),
+    }[kind]()
+    hasher = quick().fit(column, labels)
+    assert hasher.n_features_in_ == 6
+    assert not hasattr(hasher, "feature_names_in_")
+    known = quick().fit(rows, labels)
+    assert hasher.encoder_.fingerprint == known.encoder_.fingerprint
+    np.testing.assert_array_equal(hasher.kneighbors(column)[1], known.kneighbors(rows)[1])
+
+
+@settings(max_examples=50)
+@given(
+    lengths=st.lists(st.integers(0, 4), min_size=2, max_size=8),
+    kind=st.sampled_from([list, tuple, objects]),
+    cell=st.sampled_from([list, np.asarray, torch.tensor]),
+)
+def test_rows_of_different_lengths_are_named(lengths: list[int], kind: Any, cell: Any) -> None:
+    rows = kind([cell([1.5] * length) for length in lengths])
+    if len(set(lengths)) == 1:
+        np.testing.assert_array_equal(as_rows(rows), np.full((len(lengths), lengths[0]), 1.5))
+        return
+    odd = next(place for place, length in enumerate(lengths) if length != lengths[0])
+    said = rf"row {odd} of X has shape \({lengths[odd]},\), and row 0 has shape \({lengths[0]},\)"
+    with pytest.raises(InputError, match=said):
+        as_rows(rows)
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), "text"])
+@pytest.mark.parametrize("place", [0, 2])
+def test_rows_that_are_missing_are_named(nothing: Any, place: int) -> None:
+    rows: list[Any] = [[1.0, 2.0]] * 4
+    rows[place] = nothing
+    for column in (rows, objects(rows)):
+        with pytest.raises(InputError, match=f"row {place} of X is {nothing!r}, and row"):
+            as_rows(column)
+    with pytest.raises(InputError, match="row 1 of X cannot be read as numbers"):
+        as_rows([[1.0], [{}]])
+
+
+def test_a_column_of_arrays_among_others_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows, labels = clouds()
+    frame = pandas.DataFrame({"id": labels, "embedding": list(rows)})
+    with pytest.raises(InputError, match=r'such as X\["embedding"\]'):
+        quick().fit(frame, labels)
 
 
 def test_another_number_of_features_is_refused() -> None:

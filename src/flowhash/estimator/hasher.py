@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,8 +130,10 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         """Learn the buckets, and put the items into a table.
 
         Args:
-            X: embeddings [n, features]: an array, a torch tensor, a data frame, a list of lists.
-            y: a label for each, of any type.
+            X: embeddings [n, features]: an array, a torch tensor, a data frame, a list of lists,
+                or a column with an array in each row.
+            y: a label for each, of any type. Items whose label is None or NaN are not learned
+                from, but found.
 
         Returns:
             self.
@@ -145,7 +147,9 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         items = read_items(reader, X, reset=True, unit=metric == "cosine")
         classes, numbers = read_classes(self, y, len(items))
         names = tuple(str(name) for name in classes)
-        encoder = learn_encoder(items, numbers, names, Plan.of(self))
+        known = numbers >= 0
+        learned = items if known.all() else items[known]
+        encoder = learn_encoder(learned, numbers[known], names, Plan.of(self))
         if metric == "inner":
             encoder = without_centre(encoder)
         table = new_table(encoder, metric)
@@ -162,7 +166,8 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
 
         Args:
             X: embeddings [n, features].
-            y: their labels, of those in ``classes_``; None where they are not known.
+            y: their labels, of those in ``classes_``; None where they are not known, of all or of
+                some.
 
         Returns:
             Their positions, by which ``kneighbors`` names them.
@@ -175,16 +180,27 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         items = self._items(X)
         numbers = np.full(len(items), -1, np.int64)
         if y is not None:
-            numbers = self._known(read_labels(self, y, len(items)))
-            if (numbers < 0).any():
+            labels, known = read_labels(self, y, len(items))
+            numbers[known] = self._known(labels)
+            if (unseen := known & (numbers < 0)).any():
                 raise InputError(
-                    f"item {int(np.argmin(numbers))} has a label that fit did not see; leave y out "
-                    "to search such items all the same, or fit again with them"
+                    f"item {int(np.argmax(unseen))} has a label that fit did not see; give None "
+                    "for it, or leave y out, to search such items all the same, or fit again with "
+                    "them"
                 )
         added = add_items(self.encoder_, self.table_, items, self.device)
         self._numbers = np.concatenate((self._numbers, numbers))
         self.n_samples_fit_ = len(self.table_)
         return added
+
+    @property
+    def partial_fit(self) -> NoReturn:
+        """There is none: it would have to learn anew. ``add`` puts more items into the table."""
+        raise AttributeError(
+            "FlowHasher has no partial_fit, because the buckets are learned from all items at "
+            "once: fit a first part that has every class, then put in the others with add(X, y); "
+            "or fit again with all of them"
+        )
 
     def transform(self, X: Any) -> csr_matrix:  # noqa: N803
         """The codes of items; or their neighbours, as ``output`` says.

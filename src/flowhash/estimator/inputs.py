@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+from collections.abc import Set
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 from flowhash.errors import InputError
 
 TEXT = "USTO"  # kinds of numpy types; scikit-learn lets objects be labels if they are strings
+MISSING = ("NAType", "NaTType")  # pandas' words for nothing, which need not be installed
 SHORTEST = 1e-12  # rows that are shorter have no direction
 
 
@@ -20,27 +23,91 @@ def read_items(estimator: Any, values: Any, *, reset: bool, unit: bool) -> NDArr
 
     Args:
         estimator: gets ``n_features_in_`` and, for data frames, ``feature_names_in_``.
-        values: an array, a torch tensor, a data frame or a list of lists.
+        values: an array, a torch tensor, a data frame, a list of lists, or a column with an array
+            or list in each row.
         reset: whether this is what it is fitted on.
         unit: whether rows are brought to length one.
 
     Raises:
-        ValueError: NaN or infinity (or more than float32 holds), another number of features.
+        ValueError: NaN or infinity (or more than float32 holds), another number of features, rows
+            of different lengths.
         TypeError: a sparse matrix.
     """
     options = {"dtype": np.float32, "order": "C", "ensure_min_samples": 2 if reset else 1}
-    with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
-        checked: NDArray[np.float32] = _validate(
-            estimator, as_numpy(values), reset=reset, **options
-        )
+    rows = as_rows(as_numpy(values))
+    try:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
+            checked: NDArray[np.float32] = _validate(estimator, rows, reset=reset, **options)
+    except ValueError as error:
+        if "setting an array element with a sequence" not in str(error):
+            raise
+        raise InputError(
+            "X has several columns, and an array or list in a cell; expected numbers, or one "
+            'column of arrays. Give the column that has the embeddings, such as X["embedding"]'
+        ) from error
     if unit:
         lengths = np.linalg.norm(checked.astype(np.float64), axis=1, keepdims=True)
         checked = (checked / np.maximum(lengths, SHORTEST)).astype(np.float32)
     return checked
 
 
-def read_labels(estimator: Any, labels: Any, count: int) -> NDArray[Any]:
-    """Labels of ``count`` items, one each [n], of any type that sorts.
+def as_rows(values: Any) -> Any:
+    """Rows [n, features] of a column with an array or list in each; anything else as it is.
+
+    So embeddings lie in data frames: a Series, a frame with that column only, an object array, a
+    column of Arrow; also lists of arrays or tensors.
+
+    Raises:
+        InputError: they are not equally long; the message names the first that differs.
+    """
+    column = _cells(values)
+    sample = next((place for place, cell in enumerate(column) if _is_row(cell)), None)
+    if sample is None:
+        return values
+    rows = [_row(cell, place) for place, cell in enumerate(column)]
+    wanted = rows[sample].shape
+    for place, row in enumerate(rows):
+        if row.shape != wanted:
+            came = f"has shape {row.shape}" if row.ndim else f"is {reprlib.repr(column[place])}"
+            raise InputError(
+                f"row {place} of X {came}, and row {sample} has shape {wanted}; expected rows of "
+                "one length. Leave such rows out, or embed them anew"
+            )
+    return np.stack(rows)
+
+
+def _cells(values: Any) -> Any:
+    """The cells of a list or of a column that is no column of numbers; none of a matrix."""
+    if isinstance(values, list | tuple):
+        return values
+    shape: tuple[int, ...] = getattr(values, "shape", (0,))  # columns of Arrow have none
+    if not hasattr(values, "__array__") or (len(shape) == 2 and shape[1] != 1):
+        return ()
+    column = np.asarray(values)
+    if column.ndim > len(shape):  # polars' arrays of one length
+        return column
+    return column.reshape(-1) if column.dtype == object and column.size == len(column) else ()
+
+
+def _is_row(cell: Any) -> bool:
+    return isinstance(cell, list | tuple) or getattr(cell, "ndim", 0) > 0
+
+
+def _row(cell: Any, place: int) -> NDArray[Any]:
+    try:
+        row: NDArray[Any] = np.asarray(as_numpy(cell))
+        return row.astype(np.float64) if row.dtype == object and row.ndim else row
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"row {place} of X cannot be read as numbers: {error}; expected an array of numbers"
+        ) from error
+
+
+def read_labels(estimator: Any, labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Labels of ``count`` items, of any type that sorts; None and NaN stand for those not known.
+
+    Returns:
+        The labels that are known [m], and which items they belong to [count].
 
     Raises:
         ValueError: there are none, not one each, or they are measurements, not classes.
@@ -51,26 +118,66 @@ def read_labels(estimator: Any, labels: Any, count: int) -> NDArray[Any]:
             "buckets are learned from labels. Without labels use sklearn's NearestNeighbors, or "
             "flowhash.learn with pairs"
         )
-    found: NDArray[Any] = column_or_1d(as_numpy(labels), warn=True)
+    labels = as_numpy(labels)
+    _refuse_several(labels)
+    if isinstance(labels, list | tuple) and any(_is_missing(label) for label in labels):
+        labels = np.array(labels, object)  # numpy would write "nan" among strings
+    found: NDArray[Any] = column_or_1d(labels, warn=True)
     check_consistent_length(np.empty(count), found)
-    check_classification_targets(found)
-    return found
+    known = np.ones(count, np.bool_)
+    if found.dtype == object:
+        known = np.array([not _is_missing(label) for label in found], np.bool_)
+    elif found.dtype.kind == "f":
+        known = ~np.isnan(found)
+    if not known.all():
+        found = found[known]
+        plain = np.array(found.tolist())
+        found = plain if plain.dtype.kind in "biuf" else found  # numbers, now without None
+    if len(found):
+        check_classification_targets(found)
+    return found, known
+
+
+def _refuse_several(labels: Any) -> None:
+    """Refuse several labels an item: a matrix with a column a label, or lists or sets of labels."""
+    columns = getattr(labels, "shape", ())[1:]
+    came = f"y has shape {labels.shape}" if columns not in ((), (1,)) else None
+    for place, cell in enumerate(_cells(labels)):
+        if isinstance(cell, Set) or (_is_row(cell) and len(cell) != 1):
+            came = f"y[{place}] is {reprlib.repr(cell)}"
+            break
+    if came is not None:
+        raise InputError(
+            f"{came}: several labels an item; expected one. Of a one-hot matrix give "
+            "y.argmax(axis=1); of label sets give each its own class, such as "
+            "[' '.join(sorted(labels)) for labels in y], or the label that matters most; or learn "
+            "from pairs of items that are alike, with flowhash.learn"
+        )
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether a label is None, NaN or pandas' NA."""
+    if isinstance(label, float | np.floating):
+        return bool(label != label)
+    return label is None or type(label).__name__ in MISSING
 
 
 def read_classes(estimator: Any, labels: Any, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The classes, sorted, and the number of each item's class [n].
+    """The classes, sorted, and the number of each item's class [n], -1 where it is not known.
 
     Raises:
-        ValueError: as :func:`read_labels`, or there is one class only.
+        ValueError: as :func:`read_labels`, or there is one class only, or none.
     """
-    found = read_labels(estimator, labels, count)
-    classes, numbers = np.unique(found, return_inverse=True)
+    found, known = read_labels(estimator, labels, count)
+    classes, places = np.unique(found, return_inverse=True)
     if len(classes) < 2:
+        came = f"one class only, {classes[0]}" if len(classes) else "no label that is known"
         raise InputError(
-            f"y has one class only, {classes[0]}; expected two classes or more, which the "
-            "buckets tell apart"
+            f"y has {came}; expected two classes or more, which the buckets tell apart"
         )
-    return classes, numbers.astype(np.int64).ravel()
+    numbers = np.full(count, -1, np.int64)
+    numbers[known] = places.ravel()
+    return classes, numbers
 
 
 def check_kind(labels: NDArray[Any], classes: NDArray[Any]) -> None:

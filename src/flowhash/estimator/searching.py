@@ -14,7 +14,7 @@ from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.estimator.index import ROWS, check_unchanged, encode_stored, search
 from flowhash.estimator.inputs import check_kind, read_items, read_labels
-from flowhash.estimator.neighbours import graph, whole_neighbours
+from flowhash.estimator.neighbours import commonest, graph, whole_neighbours
 from flowhash.table import HashTable, Hits
 
 
@@ -50,6 +50,10 @@ class SearchMixin:
         Returns:
             ``Hits`` with ids, distances (as ``kneighbors`` has them), counts and ``scanned``.
         """
+        return self._search(X, n_neighbors, probe=probe, at_least=at_least)
+
+    def _search(self, X: Any, n_neighbors: int | None, **options: Any) -> Hits:  # noqa: N803
+        """:meth:`search`, with any option of the table's."""
         check_is_fitted(self)
         check_unchanged(self.table_, self.n_samples_fit_)
         if X is None:
@@ -59,7 +63,6 @@ class SearchMixin:
         top = whole_neighbours(
             self.n_neighbors if n_neighbors is None else n_neighbors, self.n_samples_fit_, X is None
         )
-        options = {"probe": probe, "at_least": at_least}
         found = search(self.table_, queries, top, X is None, **options)
         found.distances = self._distances(found.distances)
         return found
@@ -106,19 +109,45 @@ class SearchMixin:
         distances, ids = self.kneighbors(X, n_neighbors)
         return graph(ids, distances if mode == "distance" else None, self.n_samples_fit_)
 
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
+        """The commonest label of each query's neighbours, as ``KNeighborsClassifier`` has it.
+
+        Of labels that are equally common it is the first in ``classes_``. Items without a label
+        are passed over.
+
+        Args:
+            X: queries [n, features].
+
+        Returns:
+            Labels [n], of ``classes_``.
+        """
+        check_is_fitted(self)
+        labelled = self._numbers >= 0
+        asked = whole_neighbours(self.n_neighbors, self.n_samples_fit_, itself=False)
+        wanted = min(asked, int(labelled.sum()))
+        where = None if labelled.all() else labelled
+        found = self._search(X, wanted, at_least=wanted, where=where)
+        return self.classes_[commonest(self._numbers[found.ids])]
+
     def score(self, X: Any, y: Any) -> float:  # noqa: N803
         """Pr@n_neighbors: the share of the queries' neighbours that have their label.
 
         Args:
             X: queries that are not in the table [n, features].
-            y: their labels; one that fit did not see is never found.
+            y: their labels; one that fit did not see is never found. Queries whose label is None
+                or NaN are left out.
 
         Raises:
             ValueError: X or y cannot be used; y is text and fit saw numbers, or the other way.
         """
         check_is_fitted(self)
         ids = self.kneighbors(X, return_distance=False)
-        wanted = self._known(read_labels(self, y, len(ids)))
+        labels, known = read_labels(self, y, len(ids))
+        if not len(labels):
+            raise InputError(
+                "y has no label that is known; expected those of some queries at least"
+            )
+        ids, wanted = ids[known], self._known(labels)
         if unseen := int((wanted < 0).sum()):
             warnings.warn(
                 f"{unseen} of {len(wanted)} queries have a class that fit did not see, and count "
@@ -133,7 +162,8 @@ class SearchMixin:
 
     def _known(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """The number of each label's class, -1 where it was not learned."""
-        check_kind(labels, self.classes_)
+        if len(labels):
+            check_kind(labels, self.classes_)
         places = np.searchsorted(self.classes_, labels)
         places = np.minimum(places, len(self.classes_) - 1)
         return np.where(self.classes_[places] == labels, places, -1)
