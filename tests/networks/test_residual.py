@@ -85,12 +85,6 @@ def test_is_built_again_from_its_description() -> None:
     assert torch.equal(network.eval()(images), again.eval()(images))
 
 
-def test_weights_are_channels_last() -> None:
-    for layer in Residual(4, (1, 1)).modules():
-        if isinstance(layer, nn.Conv2d):
-            assert layer.weight.is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("options", [{"width": 0}, {"blocks": ()}, {"blocks": (1, 0)}, {"stem": 0}])
 def test_refuses(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="expected positive numbers, and at least one stage"):

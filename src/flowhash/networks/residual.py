@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from flowhash.errors import InputError
+from flowhash.networks.layout import set_layout
 
 
 class Residual(nn.Module):
@@ -52,11 +52,11 @@ class Residual(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.layout = set_layout(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [n, features] of images [n, 3, height, width]."""
-        return self.layers(images.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+        return self.layers(images.contiguous(memory_format=self.layout))  # type: ignore[no-any-return]
 
 
 class _Block(nn.Module):
