@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,47 @@ def test_every_public_name_loads() -> None:
         flowhash.nothing  # noqa: B018
 
 
+def lazy_packages() -> list[str]:
+    """Every package whose names load when they are first used (PEP 562)."""
+    root = Path(flowhash.__file__).parent
+    return [
+        ".".join(("flowhash", *path.parent.relative_to(root).parts))
+        for path in sorted(root.rglob("__init__.py"))
+        if "def __getattr__(" in path.read_text()
+    ]
+
+
+def test_no_name_that_loads_late_is_that_of_a_module() -> None:
+    """Importing a module sets its name on the package: another thing of that name is gone then."""
+    for name in lazy_packages():
+        package = importlib.import_module(name)
+        modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+        assert not modules & set(package.__all__), name
+
+
+ORDERS = """
+import importlib, sys, types
+for package in sys.argv[1:]:
+    names = importlib.import_module(package).__all__
+    for order in (names, names[::-1]):
+        for module in [name for name in sys.modules if (name + ".").startswith(package + ".")]:
+            del sys.modules[module]
+        room, found = importlib.import_module(package), {}
+        for name in order:
+            found[name] = getattr(room, name)
+        for name in order:
+            assert not isinstance(getattr(room, name), types.ModuleType), (package, order, name)
+            assert getattr(room, name) is found[name], (package, order, name)
+"""
+
+
+def test_names_are_the_same_in_any_order_of_their_imports() -> None:
+    rooms = [name for name in lazy_packages() if name != "flowhash"]  # that would forget all others
+    assert {"flowhash.data", "flowhash.evaluate", "flowhash.learn", "flowhash.serve"} <= set(rooms)
+    done = subprocess.run([sys.executable, "-c", ORDERS, *rooms], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_codes_do_not_import_torch() -> None:
     code = "import flowhash.codes, sys; print('torch' in sys.modules, 'ortools' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -32,8 +76,6 @@ def test_a_missing_extra_is_named() -> None:
 
 
 def test_a_fault_inside_an_extra_is_not_hidden(tmp_path: object, monkeypatch: object) -> None:
-    from pathlib import Path
-
     folder = Path(str(tmp_path))
     (folder / "broken_package.py").write_text("import a_package_that_nobody_has\n")
     monkeypatch.syspath_prepend(str(folder))  # type: ignore[attr-defined]

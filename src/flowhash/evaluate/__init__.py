@@ -99,9 +99,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use (PEP 562)."""
     if name in _ROOMS:
-        value = getattr(importlib.import_module(f"flowhash.{_ROOMS[name]}"), name)
-        globals()[name] = value  # some functions have the name of their module, which import set
-        return value
+        return getattr(importlib.import_module(f"flowhash.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'flowhash.evaluate' has no attribute {name!r}")
 
 

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from flowhash.learn.presets import PRESETS, preset, suggest
     from flowhash.learn.sampler import ClassBalancedSampler, PairSampler
     from flowhash.learn.settings import Schedule, Settings, Stage
-    from flowhash.learn.train import train, train_base
+    from flowhash.learn.train_encoder import train, train_base
 
 # Where each public name lives; loaded when first used, so that a sampler needs no torch.
+# No module is called like one of them: importing it sets its name on the package, and hides them.
 _HOMES = {
     "GatedDistance": "distances",
     "GatedSimilarity": "distances",
@@ -33,8 +34,8 @@ _HOMES = {
     "Schedule": "settings",
     "Settings": "settings",
     "Stage": "settings",
-    "train": "train",
-    "train_base": "train",
+    "train": "train_encoder",
+    "train_base": "train_encoder",
 }
 
 __all__ = [
@@ -63,10 +64,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its module on first use (PEP 562)."""
     if name in _HOMES:
-        module = importlib.import_module(f"flowhash.learn.{_HOMES[name]}")
-        value = getattr(module, name)
-        globals()[name] = value  # the function ``train`` also names its module, which import set
-        return value
+        return getattr(importlib.import_module(f"flowhash.learn.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'flowhash.learn' has no attribute {name!r}")
 
 
