@@ -62,6 +62,38 @@ def by_hand(case: dict[str, Any], top: int) -> dict[str, Fraction]:
     }
 
 
+def each_by_hand(case: dict[str, Any], top: int) -> list[tuple[int, int]]:
+    """Of each query: right ones among its first K, and items scanned at the plain buckets."""
+    found = []
+    for number in range(len(case["queries"])):
+        alone = by_hand_of(case, number)
+        found.append((alone(top), alone(None)))
+    return found
+
+
+def by_hand_of(case: dict[str, Any], number: int) -> Any:
+    """For one query, a function of K: its right ones; of None: how many items it scans."""
+    query, items = case["queries"][number], case["items"]
+    order = ordered(query["activations"])
+    others = [place for place in range(len(items)) if not (case["itself"] and place == number)]
+
+    def inside(opened: int) -> list[int]:
+        held = set(order[:opened])
+        codes = {place: ordered(items[place]["activations"])[: case["active"]] for place in others}
+        return [place for place in others if held & set(codes[place])]
+
+    def counted(top: int | None) -> int:
+        opened = case.get("probe") or case["active"]
+        if top is None:
+            return len(inside(opened))
+        while len(inside(opened)) < top and opened < len(order):
+            opened += 1
+        nearest = sorted(inside(opened), key=lambda place: (distance(items[place], query), place))
+        return sum(items[place]["label"] == query["label"] for place in nearest[:top])
+
+    return counted
+
+
 def distance(one: dict[str, Any], other: dict[str, Any]) -> int:
     """Squared Euclidean, exact."""
     pairs = zip(one["embedding"], other["embedding"], strict=True)

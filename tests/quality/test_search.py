@@ -16,7 +16,7 @@ from flowhash.codes import topk_codes
 from flowhash.errors import InputError
 from flowhash.quality import LabelledTable, Measured, Queries, exact_answers, measure
 from tests.quality.make_cases import PATH, TOPS
-from tests.quality.rules import by_hand
+from tests.quality.rules import by_hand, each_by_hand
 
 CASES = json.loads(PATH.read_text())
 
@@ -138,6 +138,9 @@ def test_equals_brute_force(case: dict[str, Any]) -> None:
         expected = by_hand(case, top)
         for name, value in values(found, top).items():
             assert value == pytest.approx(float(expected[name]), abs=1e-12), (name, top)
+        each = each_by_hand(case, top)
+        assert found.right[top].tolist() == [right for right, _ in each]
+        assert found.counts.tolist() == [scanned for _, scanned in each]
 
 
 @settings(max_examples=30)
@@ -157,6 +160,15 @@ def test_blocks_change_nothing(case: dict[str, Any], blocks: int, every: int) ->
     second = measure(parted, pieces, (1, 3), exact=again, **options)
     assert first.average_precision == pytest.approx(second.average_precision)
     assert replace(first, average_precision=None) == replace(second, average_precision=None)
+    assert first.counts.tolist() == second.counts.tolist()
+    for top in (1, 3):
+        assert first.right[top].tolist() == second.right[top].tolist()
+
+
+def test_what_is_kept_of_each_query_is_small() -> None:
+    found = measured(CASES[0], (1, 3))
+    assert found.right[3].itemsize == found.counts.itemsize == 1
+    assert found.right[3].sum() / (3 * found.queries) == pytest.approx(found.precision[3])
 
 
 def test_mean_average_precision_is_the_librarys() -> None:

@@ -3,6 +3,7 @@
 Everything goes through the hash table, in blocks of queries; no n×n matrix is made.
 """
 
+from flowhash.quality.bootstrap import percentile_interval, resampled_sums
 from flowhash.quality.groups import (
     adjusted_information,
     bucket_nmi,
@@ -27,7 +28,9 @@ __all__ = [
     "expected_speed_up",
     "measure",
     "normalised_information",
+    "percentile_interval",
     "purity",
+    "resampled_sums",
     "scanned_variance",
     "search_quality",
 ]

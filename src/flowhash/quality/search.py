@@ -43,6 +43,9 @@ class Measured:
         average_precision: mAP@R at the plain k, or None: R is the number of items of the query's
             class; what the buckets do not hold counts as not found; a query whose class is not in
             the table is left out.
+        right: right ones among the first K of each query [queries], for each K, in the order in
+            which the queries came; small integers, for ``resampled_sums``.
+        counts: items that each query scanned at the plain k [queries], likewise.
     """
 
     queries: int
@@ -52,6 +55,8 @@ class Measured:
     scanned: float
     recall: dict[int, float] | None
     average_precision: float | None
+    right: dict[int, NDArray[np.unsignedinteger]] = field(compare=False, repr=False)
+    counts: NDArray[np.unsignedinteger] = field(compare=False, repr=False)
 
 
 def measure(
@@ -150,8 +155,8 @@ class _Sums:
     probe: int
     queries: int = 0
     itself: bool = False
-    scanned: int = 0
-    right: dict[int, int] = field(default_factory=dict)
+    counts: list[NDArray[np.unsignedinteger]] = field(default_factory=list)
+    right: dict[int, list[NDArray[np.unsignedinteger]]] = field(default_factory=dict)
     opened: dict[int, int] = field(default_factory=dict)
     agreed: dict[int, int] = field(default_factory=dict)
     compared: int = 0
@@ -160,17 +165,23 @@ class _Sums:
 
     def measured(self, items: int) -> Measured:
         others = items - self.itself
+        right = {top: np.concatenate(parts) for top, parts in self.right.items()}
+        counts = np.concatenate(self.counts)
+        scanned = int(counts.sum(dtype=np.int64))
         return Measured(
             self.queries,
-            {top: right / (top * self.queries) for top, right in self.right.items()},
-            self._speed_up(others, self.scanned),
+            {top: int(found.sum(dtype=np.int64)) / (top * self.queries)
+             for top, found in right.items()},
+            self._speed_up(others, scanned),
             {top: self._speed_up(others, opened) for top, opened in self.opened.items()},
-            self.scanned / self.queries,
+            scanned / self.queries,
             {top: agreed / (top * self.compared) for top, agreed in self.agreed.items()}
             if self.compared
             else None,
             self.average / self.averaged if self.averaged else None,
-        )
+            right,
+            counts,
+        )  # fmt: skip
 
     def _speed_up(self, others: int, scanned: int) -> float:
         # Where nobody finds anything it is still finite: as if one query had found one item.
@@ -221,7 +232,7 @@ class _Block:
             self._count_top(top, ids[:, :top], scanned)
         if self.average:
             self._count_average(ids)
-        sums.scanned += int(scanned.sum())
+        sums.counts.append(scanned.astype(np.min_scalar_type(len(self.index))))
         sums.itself = self.spare == 1
         sums.queries += len(queries)
 
@@ -239,7 +250,8 @@ class _Block:
             ids[few] = _without_itself(more.ids, own)
             scanned[few] = more.scanned - self.spare
         same = self.index.labels[np.maximum(ids, 0)] == queries.labels[:, None]
-        sums.right[top] = sums.right.get(top, 0) + int((same & (ids >= 0)).sum())
+        right = (same & (ids >= 0)).sum(axis=1, dtype=np.min_scalar_type(top))
+        sums.right.setdefault(top, []).append(right)
         sums.opened[top] = sums.opened.get(top, 0) + int(scanned.sum())
         self._count_recall(top, ids)
 
