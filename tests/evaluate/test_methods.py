@@ -7,6 +7,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from flowhash.codes import topk_codes
@@ -20,6 +21,7 @@ from flowhash.evaluate import (
     LearnedAlone,
     Method,
     Side,
+    Start,
     TopDimensions,
     VectorQuantisation,
     timing,
@@ -215,6 +217,8 @@ def test_errors_say_what_is_missing() -> None:
         Classifier().activations(bare)
     with pytest.raises(InputError, match="no activations of a hash network"):
         Learned(1).activations(bare)
+    with pytest.raises(InputError, match="no activations of a hash network's start"):
+        Start(1).activations(bare)
     with pytest.raises(InputError, match="call fit first"):
         VectorQuantisation(1, 2).activations(bare)
     with pytest.raises(InputError, match="3 items for 4 centroids"):
@@ -223,24 +227,30 @@ def test_errors_say_what_is_missing() -> None:
         Side(np.zeros((3, 2), np.float32), np.zeros(2, np.int64))
 
 
-def brute_force(side: Side, method: Method, top: int) -> tuple[float, float]:
-    """Pr@K and SUF of each item among the others, for methods without further lists."""
+def hits(side: Side, method: Method, top: int) -> tuple[list[int], list[int]]:
+    """Of each item among the others: right ones of the first K, items scanned; by loops."""
     activations, embeddings = method.activations(side), method.embeddings(side)
     codes = [set(code) for code in topk_codes(activations, method.active).tolist()]
-    right = scanned = 0
+    right, scanned = [], []
     for query in range(len(side)):
-        order = np.argsort(-activations[query], kind="stable")
+        order = np.argsort(-activations[query], kind="stable").tolist()
         others = [item for item in range(len(side)) if item != query]
         opened = method.active
-        found = [item for item in others if codes[item] & set(order[:opened].tolist())]
-        scanned += len(found)
+        found = [item for item in others if codes[item] & set(order[:opened])]
+        scanned.append(len(found))
         while len(found) < top:
             opened += 1
-            found = [item for item in others if codes[item] & set(order[:opened].tolist())]
+            found = [item for item in others if codes[item] & set(order[:opened])]
         gaps = ((embeddings[found] - embeddings[query]) ** 2).sum(axis=1)
         nearest = np.array(found)[np.argsort(gaps, kind="stable")[:top]]
-        right += (side.labels[nearest] == side.labels[query]).sum()
-    return 100 * right / (top * len(side)), (len(side) - 1) * len(side) / scanned
+        right.append(int((side.labels[nearest] == side.labels[query]).sum()))
+    return right, scanned
+
+
+def brute_force(side: Side, method: Method, top: int) -> tuple[float, float]:
+    """Pr@K and SUF of each item among the others, for methods without further lists."""
+    right, scanned = hits(side, method, top)
+    return 100 * sum(right) / (top * len(side)), (len(side) - 1) * len(side) / sum(scanned)
 
 
 def test_the_line_up_through_one_table() -> None:
@@ -272,3 +282,53 @@ def test_the_line_up_through_one_table() -> None:
         gaps = ((side.embeddings - side.embeddings[query]) ** 2).sum(axis=1)
         gaps[query] = np.inf
         assert set(found.tolist()) == set(np.argsort(gaps)[:4].tolist())
+
+
+def test_the_start_stands_beside_every_k() -> None:
+    """Its row is that of a hash network with the start's outputs, and nobody else's changes."""
+    side = clusters(120)
+    started = Side(side.embeddings, side.labels, side.activations, side.scores, side.scores)
+    _, trials = run_all("test", _Source(started, None, None), (1, 2), 8, 6)
+    rows = {(trial.row.method, trial.row.k): trial.row for trial in trials}
+    for k in (1, 2):
+        start, classifier = rows["start", k], rows["classifier", k]
+        assert (start.suf, start.pr1, start.pr16) == (
+            classifier.suf, classifier.pr1, classifier.pr16,
+        )  # fmt: skip
+        assert start.passes == rows["flowhash", k].passes == 2
+        assert "start" in rows["flowhash", k].leads
+    _, plain = run_all("test", _Source(side, None, None), (1, 2), 8, 6)
+    assert "start" not in {trial.row.method for trial in plain}
+
+
+def test_intervals_are_those_of_scipy() -> None:
+    """Differences of Pr@4 and of SUF to a rival, from hits by loops through scipy's bootstrap."""
+    side = clusters(120)
+    _, trials = run_all("test", _Source(side, None, None), (1, 2), 8, 6)
+    rows = {(trial.row.method, trial.row.k): trial.row for trial in trials}
+    ours = rows["flowhash", 2]
+    assert set(ours.leads) == {"exhaustive", "th", "vq", "ivf", "classifier", "classifier, k = 1"}
+    assert (rows["exhaustive", None].pr4_low, rows["exhaustive", None].pr4_high) == (0, 0)
+    assert rows["vq", 1].leads == {}
+
+    def precision(one: Any, other: Any, axis: int) -> Any:
+        return 100 * (one.mean(axis=axis) - other.mean(axis=axis)) / 4
+
+    def speed_up(one: Any, other: Any, axis: int) -> Any:
+        return 119 * (1 / one.mean(axis=axis) - 1 / other.mean(axis=axis))
+
+    mine = hits(side, Learned(2), 4)
+    for name, method in (("exhaustive", Exhaustive()), ("classifier, k = 1", Classifier(1))):
+        theirs = hits(side, method, 4)
+        for place, quantity, statistic in ((0, "pr4", precision), (1, "suf", speed_up)):
+            expected = stats.bootstrap(
+                (mine[place], theirs[place]), statistic, paired=True, method="percentile",
+                n_resamples=2_000, random_state=np.random.default_rng(1),
+            ).confidence_interval  # fmt: skip
+            low, high = ours.leads[name][quantity]
+            room = 0.15 * (expected.high - expected.low)
+            assert low == pytest.approx(expected.low, abs=room)
+            assert high == pytest.approx(expected.high, abs=room)
+    assert [ours.pr4_low, ours.pr4_high] == ours.leads["exhaustive"]["pr4"]
+    again = run_all("test", _Source(side, None, None), (1, 2), 8, 6)[1]
+    assert [trial.row.leads for trial in again] == [trial.row.leads for trial in trials]

@@ -24,10 +24,12 @@ from flowhash.evaluate.heads import mirrored
 from flowhash.evaluate.output import write_reproduction
 from flowhash.evaluate.plan import make_plan
 from flowhash.evaluate.trainings import Trainings
+from flowhash.learn import stages as stages_room
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
 CLASSES = 20
 ROWS = ("method", "table", "k", "seed", "suf", "pr1", "pr4", "pr16", "nmi", "scanned", "seconds")
+ENDS = ("pr1_low", "pr1_high", "pr4_low", "pr4_high", "pr16_low", "pr16_high")
 
 
 def pictures() -> Splits:
@@ -91,12 +93,15 @@ def test_from_nothing_to_files(short: None, tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "results" / "cifar100-npairs.json").read_text())
     assert len(rows) == len(outcome.rows)
     assert all(set(ROWS) <= set(row) for row in rows)
+    assert all(isinstance(row[end], float) for row in rows for end in ENDS)
     assert read_rows(tmp_path / "results" / "cifar100-npairs.json") == outcome.rows
     page = (tmp_path / "results" / "cifar100-npairs.md").read_text()
     ours = next(row for row in outcome.rows if row.method == "flowhash" and row.table == "test")
     assert f"{ours.pr1:.2f}" in page
     assert "58.19" in page  # the paper's
     assert "## Classes that training had not" in page
+    assert page.count("start, zero steps") >= 3 * 2  # every table, every k
+    assert page.count("95 % intervals") == 2 * 2  # what training knew, and what it had not
 
 
 def test_goes_on_and_shares_the_trunk(short: None, tmp_path: Path, monkeypatch: Any) -> None:
@@ -214,6 +219,41 @@ def test_the_encoder_is_whole(short: None, tmp_path: Path) -> None:
     embeddings = trainings.encoded(splits.train, "train", trainings.base())
     scores = trainings.classifier().scores(embeddings)
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.12
+
+
+def test_the_start_is_what_algorithm_1_begins_with(
+    short: None, tmp_path: Path, monkeypatch: Any
+) -> None:
+    plan = make_plan("cifar100", "triplet", "cpu", 0, CLASSES)
+    trainings = Trainings(plan, pictures(), tmp_path / "seed-0", quiet=True)
+    trainings.classifier()
+    begun: list[Any] = []
+    original = stages_room.run
+
+    def watched(job: Any, *arguments: Any) -> Any:
+        if job.name == "hash":
+            begun.append({name: value.clone() for name, value in job.network.state_dict().items()})
+        return original(job, *arguments)
+
+    monkeypatch.setattr(stages_room, "run", watched)
+    for k in (1, 2):
+        before = set(tmp_path.rglob("*"))
+        start = trainings.start(k)
+        assert len(begun) == k - 1  # no training ran for it
+        assert {path.parent.name for path in set(tmp_path.rglob("*")) - before} <= {"encoded"}
+        learned = trainings.encoder(k).hash
+        assert start is not None
+        for name in ("weight", "bias"):
+            torch.testing.assert_close(
+                getattr(start.head, name), begun[-1][f"head.{name}"], rtol=0, atol=0
+            )
+        assert not torch.equal(start.head.weight, learned.head.weight)
+    random = Trainings(make_plan("cifar100", "npairs", "cpu"), pictures(), tmp_path, quiet=True)
+    assert random.start(1) is None
+    # A folder that was trained before this row was there gets it, and trains nothing anew.
+    outcome = reproduce(pictures(), "cifar100", "triplet", tmp_path, quiet=True, unseen=False)
+    assert len(begun) == 2
+    assert {row.k for row in outcome.rows if row.method == "start"} == {1, 2}
 
 
 def test_a_base_without_classes_gets_a_classifier(tmp_path: Path) -> None:

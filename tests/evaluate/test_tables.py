@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import dataclasses
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from flowhash.errors import InputError
 from flowhash.evaluate.latex import SPECIAL, escape_latex
 from flowhash.evaluate.paper import paper_rows
-from flowhash.evaluate.results import Row
+from flowhash.evaluate.results import Row, read_rows, rival_name, rivals, write_rows
 from flowhash.evaluate.tables import csv, latex, markdown, unseen
 
 Table = dict[tuple[str, str], dict[str, str]]
@@ -45,6 +46,24 @@ def experiment(seeds: int = 1, tables: tuple[str, ...] = ("train", "test")) -> l
                 numbers = {"suf": rng.uniform(1, 99), "pr1": pr1, "pr4": pr4, "pr16": pr16}
                 rows.append(row(method, table, k, seed=seed, **numbers))
     return rows
+
+
+def with_intervals(rows: list[Row], lead: float = 1.0) -> list[Row]:
+    """The same rows, with intervals: FlowHash is ``lead`` ahead of everybody, or a bit more."""
+    quantities = ("suf", "pr1", "pr4", "pr16")
+    ends = {f"pr{top}_{end}": value for top in (1, 4, 16)
+            for end, value in (("low", -0.25 * top), ("high", 0.5 * top))}  # fmt: skip
+    return [
+        dataclasses.replace(
+            one,
+            leads={
+                rival_name(rival, one): {name: [lead, lead + 1] for name in quantities}
+                for rival in rivals(one, rows)
+            },
+            **ends,
+        )
+        for one in rows
+    ]
 
 
 def parse(text: str) -> list[Table]:
@@ -139,38 +158,88 @@ def test_times_flat_is_the_mean_of_ratios() -> None:
     assert wide["1", "Th"]["× FAISS Flat"] == ""
 
 
-@pytest.mark.parametrize(
-    ("th", "vq", "ours", "bold"),
-    [
-        (50.0, 51.0, 52.0, True),
-        (50.0, 52.0, 51.0, False),
-        (52.0, 50.0, 51.0, False),
-        (50.0, 51.001, 51.004, False),  # equal as shown
-        (50.0, 51.001, 51.006, True),
-        (None, 50.0, 51.0, True),
-        (None, None, 51.0, False),  # nobody to be ahead of
-    ],
-)
-def test_bold_is_to_be_ahead_of_th_and_vq(
-    th: float | None, vq: float | None, ours: float, bold: bool
-) -> None:
-    rows = [row("flowhash", pr1=ours), row("classifier", pr1=99.0)]
-    # Other groups do not matter.
-    rows += [row("th", k=2, pr1=99.0), row("vq", "train", pr1=99.0)]
-    rows += [row(name, pr1=pr1) for name, pr1 in (("th", th), ("vq", vq)) if pr1 is not None]
+EVERYBODY = ("exhaustive", "th", "vq", "vq-train", "ivf", "classifier", "start")
+
+
+@pytest.mark.parametrize("behind", [None, *EVERYBODY, "classifier, k = 1"])
+def test_bold_is_to_lead_everybody_by_more_than_chance(behind: str | None) -> None:
+    """One interval that touches zero is enough for plain figures."""
+    rows = [row(name, k=None if name == "exhaustive" else 2) for name in EVERYBODY]
+    rows += [row("classifier", k=1), row("flowhash", k=2, pr1=52.0)]
+    rows += [row("flowhash-own", k=2, pr1=99.0)]  # itself: the same buckets
+    rows += [row("th", k=1), row("vq", "train", k=2)]  # other groups do not matter
+    rows = with_intervals(rows)
+    (ours,) = (one for one in rows if one.method == "flowhash")
+    assert set(ours.leads) == {*EVERYBODY, "classifier, k = 1"}
+    if behind is not None:
+        ours.leads[behind]["pr1"] = [0.0, 3.0]
     main, *_ = parse(markdown(rows, paper_rows("cifar100", "triplet")))
-    shown = f"**{ours:.2f}**" if bold else f"{ours:.2f}"
-    assert main["1", "FlowHash"]["test Pr@1"] == f"{shown} <sub>57.63</sub>"
-    assert "**" not in main["1", "classifier"]["test Pr@1"]
-    assert "**" not in "".join(main["1", "FlowHash"][f"test {head}"] for head in ("SUF", "Pr@4"))
-    assert (rf"\textbf{{{ours:.2f}}}" in latex(rows)) == bold
+    shown = "**52.00**" if behind is None else "52.00"
+    assert main["2", "FlowHash"]["test Pr@1"] == f"{shown} <sub>57.30</sub>"
+    assert main["2", "FlowHash"]["test Pr@4"].startswith("**40.00**")
+    bold = [cell for line in main.values() for cell in line.values() if "**" in cell]
+    assert len(bold) == 3 + (behind is None)
+    assert (r"\textbf{52.00}" in latex(rows)) == (behind is None)
+
+
+def test_every_seed_has_to_lead() -> None:
+    rows = with_intervals([row(name, seed=seed) for name in ("vq", "flowhash") for seed in (0, 1)])
+    main, *_ = parse(markdown(rows))
+    assert main["1", "FlowHash"]["Pr@1"] == "**50.00 ± 0.00**"
+    rows[-1].leads["vq"]["pr1"] = [-0.1, 3.0]
+    main, *_ = parse(markdown(rows))
+    assert main["1", "FlowHash"]["Pr@1"] == "50.00 ± 0.00"
+    assert "in every seed" in markdown(rows)
+
+
+def test_rows_without_intervals_make_no_claim() -> None:
+    """Files of an older FlowHash have none: nothing is bold, and the caption says why."""
+    rows = [row("th"), row("vq"), row("exhaustive", k=None), row("flowhash", pr1=99.0)]
+    for text in (markdown(rows), latex(rows)):
+        assert "**" not in text
+        assert r"\textbf" not in text
+        assert "nothing is bold: a lead may be chance" in text
+    assert len(parse(markdown(rows))) == 3
+    assert "above zero" in markdown(with_intervals(rows))
+
+
+def test_rows_come_back_from_a_file_old_or_new(tmp_path: Path) -> None:
+    rows = with_intervals([row("vq"), row("flowhash")])
+    write_rows(tmp_path / "new.json", rows)
+    assert read_rows(tmp_path / "new.json") == rows
+    added = {"leads"} | {f"pr{top}_{end}" for top in (1, 4, 16) for end in ("low", "high")}
+    values = json.loads((tmp_path / "new.json").read_text())
+    old = [{name: value for name, value in one.items() if name not in added} for one in values]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert read_rows(tmp_path / "old.json") == [row("vq"), row("flowhash")]
+
+
+def test_differences_stand_with_their_intervals() -> None:
+    rows = with_intervals([
+        row("exhaustive", k=None), row("vq", pr1=48.0), row("classifier", pr1=51.5),
+        row("flowhash", pr1=53.0), row("flowhash", k=2, pr1=50.5),
+    ])  # fmt: skip
+    _, differences, leads, *_ = parse(markdown(rows))
+    assert differences["1", "VQ"]["Pr@1"] == "−2.00 (−0.25 to +0.50)"
+    assert differences["1", "FlowHash"]["Pr@16"] == "+0.00 (−4.00 to +8.00)"
+    assert "exhaustive" not in {method for _, method in differences}
+    assert leads["1", "against VQ"]["Pr@1"] == "+5.00 (+1.00 to +2.00)"
+    assert leads["2", "against classifier, k = 1"]["Pr@1"] == "−1.00 (+1.00 to +2.00)"
+    assert leads["2", "against exhaustive"]["SUF"] == "+0.00 (+1.00 to +2.00)"
+    assert set(leads) == {
+        ("1", "against exhaustive"), ("1", "against VQ"), ("1", "against classifier"),
+        ("2", "against exhaustive"), ("2", "against classifier, k = 1"),
+    }  # fmt: skip
+    assert r"$-$2.00 ($-$0.25 to +0.50)" in latex(rows)
 
 
 def test_costs_are_never_bold() -> None:
     rows = [row("th"), row("vq"), row("flowhash", scanned=900.0, seconds=9.0, passes=2)]
-    (_, wide, _) = parse(markdown(rows))
+    (*_, wide, nmi) = parse(markdown(with_intervals(rows)))
     cells = wide["1", "FlowHash"]
-    assert "**" not in "".join(cells.values())
+    bold = {head for head, cell in cells.items() if "**" in cell}
+    assert bold == {"SUF", "Pr@1", "Pr@4", "Pr@16"}
+    assert "**" not in nmi["1", "FlowHash"]["NMI"]
     assert (cells["items scanned"], cells["forward passes"]) == ("900.0", "2")
 
 
@@ -189,7 +258,7 @@ def test_unseen_shows_its_table_only() -> None:
     rows = [*experiment(), row("flowhash", "unseen", suf=77.77), row("vq", "unseen", suf=7.0)]
     text = unseen(rows, title="80 and 20 classes")
     main, wide, nmi = parse(text)
-    assert main["1", "FlowHash"]["SUF"] == wide["1", "FlowHash"]["SUF"] == "**77.77**"
+    assert main["1", "FlowHash"]["SUF"] == wide["1", "FlowHash"]["SUF"] == "77.77"
     assert set(main) == set(nmi) == {("1", "VQ"), ("1", "FlowHash")}
     assert "77.77" not in markdown(rows)
     assert "77.77" in unseen(rows, form="latex")
@@ -219,14 +288,18 @@ def test_csv_gives_every_field_back() -> None:
     lines = list(csv_module.DictReader(io.StringIO(csv(rows))))
     assert len(lines) == len(rows)
     for one, line in zip(rows, lines, strict=True):
-        assert list(line) == [field.name for field in dataclasses.fields(Row)]
+        fields = [field.name for field in dataclasses.fields(Row) if field.name != "leads"]
+        assert list(line) == fields
         for name, value in one.to_json().items():
+            if name == "leads":
+                continue
             back = "" if value is None else type(value)(line[name])
             assert back == ("" if value is None else value), name
 
 
 def test_latex_braces_and_columns_are_balanced() -> None:
-    text = latex(experiment(2), paper_rows("cifar100", "npairs"), title="50 % of {this} & that_one")
+    rows = with_intervals(experiment(2))
+    text = latex(rows, paper_rows("cifar100", "npairs"), title="50 % of {this} & that_one")
     bare = re.sub(r"\\[{}\\]", "", re.sub(r"(?<!\\)%.*", "", text))
     depth = 0
     for letter in bare:
@@ -234,12 +307,12 @@ def test_latex_braces_and_columns_are_balanced() -> None:
         assert depth >= 0
     assert depth == 0
     tabulars = re.findall(r"\\begin\{tabular\}\{(\w+)\}\n(.*?)\\end\{tabular\}", text, re.DOTALL)
-    assert [len(columns) for columns, _ in tabulars] == [10, 11, 11, 4]
+    assert [len(columns) for columns, _ in tabulars] == [10, 8, 10, 11, 11, 4]
     for columns, body in tabulars:
         for line in re.findall(r"^.*\\\\$", body, re.MULTILINE):
             spans = [int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line)]
             assert len(re.findall(r"(?<!\\)&", line)) + sum(spans) + 1 == len(columns), line
-    assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 4
+    assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 6
     assert r"\textcolor{gray}{\scriptsize 54.85}" in text
     assert text.startswith(r"% Needs \usepackage{booktabs,xcolor}")
 
@@ -258,7 +331,7 @@ def test_latex_compiles(tmp_path: Path, packages: str, seeds: int) -> None:
     if engine is None:
         pytest.skip("neither pdflatex nor tectonic is installed")
     noted = [row("vq", k=3, seed=s, note="".join(SPECIAL)) for s in range(seeds)]
-    rows = [*experiment(seeds), *noted]
+    rows = with_intervals([*experiment(seeds), *noted])
     body = latex(rows, paper_rows("cifar100", "triplet"), title="".join(SPECIAL))
     document = tmp_path / "page.tex"
     document.write_text(

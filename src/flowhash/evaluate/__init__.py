@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Learned,
         LearnedAlone,
         Method,
+        Start,
         TopDimensions,
         VectorQuantisation,
     )
@@ -51,6 +52,7 @@ _ROOMS = {
     "Report": "evaluate.results",
     "Row": "evaluate.results",
     "Side": "evaluate.sides",
+    "Start": "evaluate.methods",
     "TopDimensions": "evaluate.methods",
     "Trial": "evaluate.compare",
     "VectorQuantisation": "evaluate.methods",
@@ -81,6 +83,7 @@ __all__ = [
     "Report",
     "Row",
     "Side",
+    "Start",
     "TopDimensions",
     "Trial",
     "VectorQuantisation",

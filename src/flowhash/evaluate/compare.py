@@ -16,6 +16,7 @@ from flowhash.evaluate.timing import PAIRS, TIMED, TOP, flat_seconds, lists_seco
 from flowhash.quality import (
     Exact,
     LabelledTable,
+    Measured,
     Queries,
     adjusted_information,
     exact_answers,
@@ -41,12 +42,14 @@ class Trial:
         method: itself, fitted.
         index: its table.
         queries: what was asked, with the activations of its own k.
+        found: what the queries found, one by one.
     """
 
     row: Row
     method: Method
     index: LabelledTable
     queries: Side
+    found: Measured
 
 
 class Comparison:
@@ -103,7 +106,7 @@ class Comparison:
             variance=scanned_variance(len(index), index.buckets, method.active) if plain else None,
             note=method.note,
         )  # fmt: skip
-        return Trial(row, method, index, self.queries)
+        return Trial(row, method, index, self.queries, found)
 
     def answers(self, trial: Trial, chosen: NDArray[np.int64], top: int) -> NDArray[np.int64]:
         """Positions of what a method returns for some queries [q, top], for pictures."""

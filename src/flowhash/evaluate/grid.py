@@ -1,7 +1,8 @@
 """Rows of an evaluation as the lines and cells of a table, before any markup.
 
 Seeds are put together, the paper's number is set beside the measured one, and it is found out
-where FlowHash is the best of its group. ``tables`` writes the result as Markdown and LaTeX.
+where FlowHash leads by more than its uncertainty. ``tables`` writes the result as Markdown and
+LaTeX.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowhash.errors import InputError
-from flowhash.evaluate.results import METHODS, Row
-
-RIVALS = ("th", "vq")  # the paper's baselines with buckets; bold is to be ahead of both
+from flowhash.evaluate.results import METHODS, Row, rival_name, rivals
 
 
 @dataclass(frozen=True)
@@ -25,13 +24,13 @@ class Column:
         title: head of the column.
         value: takes it out of a row; None where the row has none.
         decimals: how many are shown.
-        ranked: whether larger is better and FlowHash's may be bold.
+        field: of the row, where differences in it have intervals, so that FlowHash's may be bold.
     """
 
     title: str
     value: Callable[[Row], float | None]
     decimals: int = 2
-    ranked: bool = True
+    field: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Cell:
         mean: over seeds, as text; empty where there is nothing.
         deviation: sample standard deviation over seeds, as text; empty for a single seed.
         paper: the paper's number, as text; empty where it has none.
-        bold: FlowHash is the best of its group here.
+        bold: FlowHash leads all its rivals here by more than its uncertainty.
     """
 
     mean: str = ""
@@ -96,16 +95,16 @@ def _times_flat(row: Row) -> float | None:
 
 NMI = Column("NMI", lambda row: row.nmi)
 QUALITY = (
-    Column("SUF", lambda row: row.suf),
-    Column("Pr@1", lambda row: row.pr1),
-    Column("Pr@4", lambda row: row.pr4),
-    Column("Pr@16", lambda row: row.pr16),
+    Column("SUF", lambda row: row.suf, field="suf"),
+    Column("Pr@1", lambda row: row.pr1, field="pr1"),
+    Column("Pr@4", lambda row: row.pr4, field="pr4"),
+    Column("Pr@16", lambda row: row.pr16, field="pr16"),
 )
 COSTS = (
-    Column("items scanned", lambda row: row.scanned, 1, ranked=False),
-    Column("µs per query", lambda row: 1e6 * row.seconds, 1, ranked=False),
-    Column("× FAISS Flat", _times_flat, 1, ranked=False),
-    Column("forward passes", lambda row: row.passes, 0, ranked=False),
+    Column("items scanned", lambda row: row.scanned, 1),
+    Column("µs per query", lambda row: 1e6 * row.seconds, 1),
+    Column("× FAISS Flat", _times_flat, 1),
+    Column("forward passes", lambda row: row.passes, 0),
 )
 
 Key = tuple[str, str, int | None]  # method, table, k
@@ -137,12 +136,19 @@ def _mean(column: Column, rows: Sequence[Row]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def is_best(column: Column, rows: Mapping[Key, Sequence[Row]], table: str, k: int | None) -> bool:
-    """Whether FlowHash is ahead of Th and VQ, as far as digits are shown; a tie is not ahead."""
-    ours = _mean(column, rows.get(("flowhash", table, k), ()))
-    theirs = [_mean(column, rows.get((rival, table, k), ())) for rival in RIVALS]
-    shown = [round(value, column.decimals) for value in theirs if value is not None]
-    return ours is not None and bool(shown) and round(ours, column.decimals) > max(shown)
+def leads_all(column: Column, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
+    """Whether FlowHash leads every rival in every seed, with the whole interval above zero.
+
+    Rows without intervals, of an older FlowHash, lead nobody.
+    """
+    if key[0] != "flowhash" or not column.field:
+        return False
+    every = [row for group in rows.values() for row in group]
+    pairs = [(row, rival) for row in rows.get(key, ()) for rival in rivals(row, every)]
+    return bool(pairs) and all(
+        (lead := row.leads.get(rival_name(rival, row))) is not None and lead[column.field][0] > 0
+        for row, rival in pairs
+    )
 
 
 def make_cell(
@@ -161,7 +167,7 @@ def make_cell(
         mean=shown(float(np.mean(values))) if values else "",
         deviation=shown(float(np.std(values, ddof=1))) if several and varies else "",
         paper="" if theirs is None else shown(theirs),
-        bold=key[0] == "flowhash" and column.ranked and is_best(column, rows, *key[1:]),
+        bold=leads_all(column, rows, key),
     )
 
 
@@ -199,5 +205,85 @@ def make_grid(
         )
         for k, method in places
     ]
+    heads = tuple(column.title for column in columns)
+    return Grid(caption, tuple(tables.values()), heads, tuple(lines))
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _difference(mean: float, ends: Sequence[Sequence[float]]) -> Cell:
+    """A difference, with the interval of its only seed, or the widest over all seeds."""
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    return Cell(f"{_signed(mean)} ({_signed(low)} to {_signed(high)})")
+
+
+def differences_grid(
+    rows: Sequence[Row], tables: Mapping[str, str], caption: str, columns: Sequence[Column]
+) -> Grid:
+    """How much each method differs from exhaustive search in precision, with its interval.
+
+    Args:
+        rows: measured, with intervals.
+        tables: which are shown, and what they are called.
+        caption: of the table.
+        columns: precisions.
+    """
+    measured = group_seeds(rows)
+    order = list(METHODS)
+    places = sorted(
+        {(k, method) for method, table, k in measured if table in tables and k is not None},
+        key=lambda place: (place[0], order.index(place[1])),
+    )
+
+    def cell(column: Column, key: Key) -> Cell:
+        ours, theirs = measured.get(key, ()), measured.get(("exhaustive", key[1], None), ())
+        ends = [(getattr(row, f"{column.field}_low"), getattr(row, f"{column.field}_high"))
+                for row in ours]  # fmt: skip
+        mean, other = _mean(column, ours), _mean(column, theirs)
+        if mean is None or other is None or any(None in pair for pair in ends):
+            return Cell()
+        return _difference(mean - other, ends)
+
+    lines = [
+        Line(f"k = {k}", METHODS[method],
+             tuple(cell(column, (method, table, k)) for table in tables for column in columns))
+        for k, method in places
+    ]  # fmt: skip
+    heads = tuple(column.title for column in columns)
+    return Grid(caption, tuple(tables.values()), heads, tuple(lines))
+
+
+def leads_grid(
+    rows: Sequence[Row], tables: Mapping[str, str], caption: str, columns: Sequence[Column]
+) -> Grid:
+    """How much FlowHash differs from each rival, with its interval; takes the same."""
+    measured = group_seeds(rows)
+    every = [row for row in rows if row.table in tables]
+    cells: dict[tuple[int, str, str], dict[str, tuple[Cell, ...]]] = {}
+    for (method, table, k), ours in measured.items():
+        if method != "flowhash" or table not in tables or k is None:
+            continue
+        for rival in rivals(ours[0], every):
+            theirs = measured[rival.method, table, rival.k]
+            name = rival_name(rival, ours[0])
+            ends = [row.leads.get(name) for row in ours]
+            shown = tuple(
+                _difference(
+                    (_mean(column, ours) or 0) - (_mean(column, theirs) or 0),
+                    [end[column.field] for end in ends if end is not None],
+                )
+                for column in columns
+            ) if all(ends) else (Cell(),) * len(columns)  # fmt: skip
+            cells.setdefault((k, rival.method, name), {})[table] = shown
+    order = list(METHODS)
+    places = sorted(cells, key=lambda place: (place[0], order.index(place[1]), place[2]))
+    blank = (Cell(),) * len(columns)
+    lines = [
+        Line(f"k = {place[0]}", "against " + place[2].replace(place[1], METHODS[place[1]], 1),
+             tuple(cell for table in tables for cell in cells[place].get(table, blank)))
+        for place in places
+    ]  # fmt: skip
     heads = tuple(column.title for column in columns)
     return Grid(caption, tuple(tables.values()), heads, tuple(lines))

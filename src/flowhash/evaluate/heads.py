@@ -19,6 +19,7 @@ from flowhash.data.items import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.evaluate.encoding import Encodings
 from flowhash.learn import Settings, train, train_base
+from flowhash.learn.stages import hash_start
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from flowhash.networks.mirrored import Mirrored
 
@@ -64,6 +65,15 @@ class Heads:
             base, self._whole(learned.hash), self.splits.preprocessing, settings.active,
             self.splits.train.class_names,
         )  # fmt: skip
+
+    def start(
+        self, settings: Settings, base: EmbeddingNetwork, directions: NDArray[np.float32]
+    ) -> EmbeddingNetwork:
+        """The hash network of ``encoder`` before its first step."""
+        started = hash_start(
+            self.features, _linear(settings), self._short(base), directions, self.device
+        )
+        return self._whole(started)
 
     def _whole(self, short: EmbeddingNetwork) -> EmbeddingNetwork:
         """The whole network, from images, whose last layer learned from features."""

@@ -35,6 +35,7 @@ SPECIAL = {
     "λ": r"$\lambda$",
     "≤": r"$\leq$",
     "≥": r"$\geq$",
+    "\N{MINUS SIGN}": "$-$",
     "–": "--",
     "…": r"\ldots{}",
 }
@@ -47,7 +48,8 @@ def escape_latex(text: str) -> str:
 
 def _latex_cell(cell: Cell, room: str) -> str:
     """One place; ``room`` is the column's longest number of the paper, for ours to line up."""
-    shown = f"\\textbf{{{cell.mean}}}" if cell.bold else cell.mean
+    mean = escape_latex(cell.mean)
+    shown = f"\\textbf{{{mean}}}" if cell.bold else mean
     if cell.deviation:
         shown += f"{{\\tiny$\\pm${cell.deviation}}}"
     if not cell.paper:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from flowhash.evaluate.compare import Comparison, Trial
+from flowhash.evaluate.intervals import with_intervals
 from flowhash.evaluate.methods import (
     Classifier,
     Exhaustive,
@@ -14,6 +15,7 @@ from flowhash.evaluate.methods import (
     Learned,
     LearnedAlone,
     Method,
+    Start,
     TopDimensions,
     VectorQuantisation,
 )
@@ -27,7 +29,8 @@ Say = Callable[[str], None]
 class Source(Protocol):
     """Where encoded items and queries come from.
 
-    A side has the activations of one hash network at a time, because each k has its own.
+    A side has the activations of one hash network at a time, because each k has its own; and
+    those of its start, where that is not random.
     """
 
     def database(self, active: int | None) -> Side:
@@ -90,7 +93,7 @@ def run_all(
         say(in_words(trial.row))
     places = list(METHODS)
     trials.sort(key=lambda trial: (trial.row.k or 0, places.index(trial.row.method)))
-    return comparison, trials
+    return comparison, with_intervals(trials)
 
 
 def _methods(
@@ -107,6 +110,8 @@ def _methods(
     for k in actives:
         yield k, Learned(k)
         scanned = trials[-1].row.scanned
+        if comparison.database.start is not None:
+            yield k, Start(k)
         if source.alone(k):
             yield k, LearnedAlone(k)
         if source.ranked() and k <= comparison.database.embeddings.shape[1]:

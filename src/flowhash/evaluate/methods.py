@@ -197,6 +197,21 @@ class Learned(Method):
         return side.activations
 
 
+class Start(Learned):
+    """The hash network as it starts, before any step of Algorithm 1.
+
+    Where a start is not random, it shows how much of FlowHash's row was there before training.
+    """
+
+    name = "start"
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """The hash network's outputs at its start."""
+        if side.start is None:
+            raise InputError("there are no activations of a hash network's start; give them")
+        return side.start
+
+
 class LearnedAlone(Learned):
     """FlowHash without its base: the hash network's outputs rank as well, one network for both."""
 

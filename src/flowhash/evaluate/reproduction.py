@@ -160,8 +160,12 @@ class _Sides:
     def _side(self, items: LabelledItems, name: str, active: int | None) -> Side:
         embeddings = self.trainings.encoded(items, name, self.trainings.base())
         activations: NDArray[np.float32] | None = None
+        start: NDArray[np.float32] | None = None
         if active is not None:
             network = self.trainings.encoder(active).hash
             activations = self.trainings.encoded(items, name, network)
+            started = self.trainings.start(active)
+            if started is not None:
+                start = self.trainings.encoded(items, name, started)
         scores = self.classifier.scores(embeddings)
-        return Side(np.asarray(embeddings), items.labels, activations, scores)
+        return Side(np.asarray(embeddings), items.labels, activations, scores, start)

@@ -23,6 +23,7 @@ METHODS = {
     "vq-train": "VQ, fitted on train",
     "ivf": "FAISS IVF, same scan",
     "classifier": "classifier",
+    "start": "start, zero steps",
     "flowhash": "FlowHash",
     "flowhash-own": "FlowHash, ranked by itself",
 }
@@ -57,6 +58,12 @@ class Row:
         expected: SUF if codes were independent and even, Eq. 9 of the paper, for d and k.
         variance: of the number of items that a query scans, under the same assumption.
         note: what a reader must know about the row.
+        pr1_low: low end of the 95 % interval of Pr@1 minus exhaustive search's, in points, by a
+            paired bootstrap over the queries; pr1_high is its high end, and so on. None in files
+            of an older FlowHash.
+        leads: of FlowHash's rows: for every rival, named by ``rival_name``, the 95 % intervals
+            [low, high] of the differences to it in "suf", "pr1", "pr4" and "pr16"; empty for
+            others.
     """
 
     method: str
@@ -87,6 +94,13 @@ class Row:
     expected: float | None = None
     variance: float | None = None
     note: str = ""
+    pr1_low: float | None = None
+    pr1_high: float | None = None
+    pr4_low: float | None = None
+    pr4_high: float | None = None
+    pr16_low: float | None = None
+    pr16_high: float | None = None
+    leads: dict[str, dict[str, list[float]]] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """As a plain dict."""
@@ -97,6 +111,34 @@ class Row:
         """From what ``to_json`` gave; fields of a newer FlowHash are passed over."""
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def rivals(row: Row, rows: Iterable[Row]) -> list[Row]:
+    """Whom a row of FlowHash has to lead, among ``rows``; nobody for other methods.
+
+    All other methods on the same table, with the same seed and at the same k, and exhaustive
+    search; and the classifier at k = 1 beside every k, because more buckets are no gain where one
+    bucket of a classifier does as well.
+    """
+    if not is_ours(row.method):
+        return []
+    return [
+        other
+        for other in rows
+        if (other.table, other.seed) == (row.table, row.seed)
+        and not is_ours(other.method)
+        and (other.k in (None, row.k) or (other.method, other.k) == ("classifier", 1))
+    ]
+
+
+def rival_name(rival: Row, row: Row) -> str:
+    """What a rival of a row is called in ``Row.leads``: its method, with its k if that differs."""
+    return rival.method if rival.k in (None, row.k) else f"{rival.method}, k = {rival.k}"
+
+
+def is_ours(method: str) -> bool:
+    """FlowHash, in any of its variants."""
+    return method.partition("-")[0] == "flowhash"
 
 
 def write_rows(path: str | Path, rows: Iterable[Row]) -> None:

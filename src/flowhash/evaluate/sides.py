@@ -21,15 +21,17 @@ class Side:
         labels: [n].
         activations: of the hash network [n, d], if there is one.
         scores: of a classifier [n, classes], if there is one.
+        start: of the hash network before its first step [n, d], where it does not start at random.
     """
 
     embeddings: NDArray[np.float32]
     labels: NDArray[np.int64]
     activations: NDArray[np.float32] | None = None
     scores: NDArray[np.float32] | None = None
+    start: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("labels", "activations", "scores"):
+        for name in ("labels", "activations", "scores", "start"):
             array = getattr(self, name)
             if array is not None and len(array) != len(self.embeddings):
                 raise InputError(
@@ -47,4 +49,5 @@ class Side:
             self.labels[chosen],
             None if self.activations is None else self.activations[chosen],
             None if self.scores is None else self.scores[chosen],
+            None if self.start is None else self.start[chosen],
         )

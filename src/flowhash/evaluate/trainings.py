@@ -20,6 +20,7 @@ from flowhash.evaluate.plan import Plan
 from flowhash.learn import Settings, train, train_base
 from flowhash.learn.checkpoint import Checkpoints
 from flowhash.learn.journal import read_journal
+from flowhash.learn.stages import hash_start
 from flowhash.networks import EmbeddingNetwork
 
 
@@ -45,6 +46,7 @@ class Trainings:
         self._network: EmbeddingNetwork | None = None
         self._layers: Heads | None = None
         self._encoders: dict[int, Encoder] = {}
+        self._starts: dict[int, EmbeddingNetwork] = {}
         self._linear: Linear | None = None
 
     @property
@@ -79,6 +81,22 @@ class Trainings:
                     settings, folder, self.base(), self.classifier().weights
                 )
         return self._encoders[active]
+
+    def start(self, active: int) -> EmbeddingNetwork | None:
+        """The hash network of one k before its first step; None where it starts at random."""
+        settings = dataclasses.replace(self.plan.hash, active=active)
+        if settings.hash.start == "random":
+            return None
+        if active not in self._starts:
+            if self.plan.trunk is None:
+                self._starts[active] = hash_start(
+                    self.splits, settings, self.base(), device=self.device
+                )
+            else:
+                self._starts[active] = self._heads().start(
+                    settings, self.base(), self.classifier().weights
+                )
+        return self._starts[active]
 
     def _images(self, settings: Settings, folder: Path) -> EmbeddingNetwork:
         return train_base(self.splits, settings, folder, device=self.device, quiet=self.quiet)

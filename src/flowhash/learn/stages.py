@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from flowhash.data.augment import Augmentation
@@ -20,7 +20,7 @@ from flowhash.learn.checkpoint import Checkpoints, PassingCheckpoints
 from flowhash.learn.coder import Coder
 from flowhash.learn.loop import Job, run
 from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, make_loss
-from flowhash.learn.processes import Processes
+from flowhash.learn.processes import Processes, join
 from flowhash.learn.sampler import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.start import class_directions, start_at_classes
@@ -116,6 +116,20 @@ class Stages:
     ) -> EmbeddingNetwork:
         """Algorithm 1: a copy of the base network with a new last layer, learned with its codes."""
         stage, settings = self.settings.hash, self.settings
+        network, loss = self.start(base, backbone)
+        job = self._job("hash", stage, network, loss, HASH)
+        job.coder = Coder(settings.active, settings.penalty)
+        ranker = base if settings.rank == "base" else None
+        job.validate = self._validation(stage, settings.active, ranker)
+        job.before = record.get("journal", 0)
+        self._train(job)
+        return network
+
+    def start(
+        self, base: EmbeddingNetwork, backbone: nn.Module | None
+    ) -> tuple[EmbeddingNetwork, MetricLoss]:
+        """The hash network before the first step of Algorithm 1, and its loss."""
+        stage, settings = self.settings.hash, self.settings
         torch.manual_seed(settings.seed + 1)  # the same head, whether stage 1 ran here or before
         loss = self._loss(stage)
         # Vectors that rank as they are have no network to start from.
@@ -127,13 +141,7 @@ class Stages:
         if stage.start == "classes":
             directions = self._directions(base)
             start_at_classes(network, base, directions, settings.active)
-        job = self._job("hash", stage, network, loss, HASH)
-        job.coder = Coder(settings.active, settings.penalty)
-        ranker = base if settings.rank == "base" else None
-        job.validate = self._validation(stage, settings.active, ranker)
-        job.before = record.get("journal", 0)
-        self._train(job)
-        return network
+        return network, loss
 
     def _directions(self, base: EmbeddingNetwork) -> Tensor:
         """Of the classes in the base embedding: given, stage 1's classifier, or class means."""
@@ -217,3 +225,30 @@ class Stages:
         if ranker is not None and self.processes.first:  # the others wait while it validates
             ranking = embed(ranker, data, preprocessing, device, stage.batch)
         return Validation(data, preprocessing, device, active, ranking, stage.batch)
+
+
+def hash_start(
+    splits: Splits,
+    settings: Settings,
+    base: EmbeddingNetwork,
+    directions: ArrayLike | None = None,
+    device: str = "auto",
+) -> EmbeddingNetwork:
+    """The hash network that ``train`` begins stage 2 with: no step is taken, nothing is kept.
+
+    What it finds shows how much of a result was there before Algorithm 1.
+
+    Args:
+        splits: what would be learned from.
+        settings: what would be done.
+        base: the base network that ``train`` would get.
+        directions: of the classes, as ``train`` would get them.
+        device: "auto", "cpu" or "cuda".
+    """
+    ways = None if directions is None else np.asarray(directions)
+    stages = Stages(splits, settings, None, join(device), None, True, ways)
+    stages.check(base, (HASH,))
+    with torch.random.fork_rng():  # the caller's random numbers are left alone
+        ranker, _ = stages.base(None, base)
+        network, _ = stages.start(ranker, None)
+    return network.eval()

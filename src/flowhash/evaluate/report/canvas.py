@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # which vanish on a dark and on a light page.
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#8C8C8C"  # seen on both
 COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 

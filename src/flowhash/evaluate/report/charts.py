@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flowhash.evaluate.report.canvas import (
     BLUE,
     GREEN,
+    GREY,
     INK,
     ORANGE,
     PURPLE,
@@ -18,9 +19,9 @@ from flowhash.evaluate.report.canvas import (
     legend_below,
     plain_numbers,
 )
-from flowhash.evaluate.report.merged import Entry, Value, active_counts, is_ours, method_label
+from flowhash.evaluate.report.merged import Entry, Value, active_counts, method_label
 from flowhash.evaluate.report.tables import flat_seconds, heading
-from flowhash.evaluate.results import METHODS
+from flowhash.evaluate.results import METHODS, is_ours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +35,7 @@ LOOKS = {
     "vq-train": (GREEN, "D"),
     "ivf": (PURPLE, "P"),
     "classifier": (BLUE, "^"),
+    "start": (GREY, "X"),
     "flowhash": (VERMILION, "o"),
     "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see _style
 }

@@ -74,11 +74,6 @@ def method_label(method: str) -> str:
     return METHODS.get(method, method)
 
 
-def is_ours(method: str) -> bool:
-    """FlowHash, in any of its variants."""
-    return method.partition("-")[0] == "flowhash"
-
-
 def merge(rows: Iterable[Row]) -> list[Entry]:
     """One entry a table, k and method, in the order of a printed table."""
     found: dict[tuple[str, int | None, str], list[Row]] = {}

@@ -12,9 +12,9 @@ from flowhash.evaluate.report.merged import (
     Measure,
     Value,
     active_counts,
-    is_ours,
     speed_over_flat,
 )
+from flowhash.evaluate.results import is_ours
 
 
 @dataclass(frozen=True)
