@@ -15,6 +15,8 @@ from flowhash.evaluate.report import render_report, write_report
 from flowhash.evaluate.report.examples import picture
 from flowhash.evaluate.results import METHODS, Buckets, Example, Report
 from tests.evaluate import report_pages as pages
+from tests.evaluate.test_tables import row as table_row
+from tests.evaluate.test_tables import with_intervals
 
 HOSTILE = '<script>alert("x")</script>&_$y$"\'>-->'
 
@@ -60,6 +62,40 @@ def test_every_number_stands_in_its_cell(page: pages.Element, head: str, table: 
         faster = float(measured(main[place]["vs Flat"]).removesuffix("×"))
         assert abs(faster - row.flat / row.seconds) <= 0.05
         assert measured(main[place]["passes"]) == str(row.passes)
+
+
+def test_bold_and_intervals_are_those_of_the_rows() -> None:
+    """Bold where FlowHash leads everybody; a difference to exhaustive search as low to high."""
+    rows = with_intervals([
+        table_row("exhaustive", k=None), table_row("vq"), table_row("flowhash"),
+        table_row("flowhash", k=2),
+    ])  # fmt: skip
+    rows[3].leads["exhaustive"]["pr4"] = [-0.5, 3.0]
+    text = render_report(Report("t", rows))
+    main, rest = [pages.cells(each) for each in pages.read(text).all("table")]
+    bold = {
+        (*place, head)
+        for place, cells in main.items()
+        for head, cell in cells.items()
+        if cell.attributes.get("class") == "lead"
+    }
+    ours = [("k = 1", "FlowHash", head) for head in ("SUF", "Pr@1", "Pr@4", "Pr@16")]
+    ours += [("k = 2", "FlowHash", head) for head in ("SUF", "Pr@1", "Pr@16")]
+    assert bold == set(ours)
+    assert rest["k = 1", "VQ"]["Pr@4 − exhaustive"].words == "−1.00 to +2.00"
+    assert "Bold: FlowHash leads all other methods" in text
+    plain = render_report(Report("t", [table_row("vq"), table_row("flowhash", pr1=99.0)]))
+    assert 'class="lead"' not in plain
+    assert "nothing is bold" in plain
+
+
+def test_the_summary_names_who_is_level() -> None:
+    rows = with_intervals([table_row("vq", pr1=30.0), table_row("classifier", pr1=49.9),
+                           table_row("flowhash")])  # fmt: skip
+    assert "no other method has a higher Pr@1" in render_report(Report("t", rows))
+    rows[2].leads["classifier"]["pr1"] = [-0.3, 0.5]
+    text = render_report(Report("t", rows)).replace("\N{NO-BREAK SPACE}", " ")
+    assert "level, as far as these queries can tell: classifier (49.9 % at 10.0×)." in text
 
 
 def test_tables_are_in_order_and_flowhash_stands_out(page: pages.Element) -> None:

@@ -136,17 +136,22 @@ def _mean(column: Column, rows: Sequence[Row]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def leads_all(column: Column, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
+def leads_all(field: str, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
     """Whether FlowHash leads every rival in every seed, with the whole interval above zero.
 
     Rows without intervals, of an older FlowHash, lead nobody.
+
+    Args:
+        field: of the row, one of those of ``Row.leads``; nothing leads in others.
+        rows: of all methods.
+        key: of the rows that may lead.
     """
-    if key[0] != "flowhash" or not column.field:
+    if key[0] != "flowhash" or not field:
         return False
     every = [row for group in rows.values() for row in group]
     pairs = [(row, rival) for row in rows.get(key, ()) for rival in rivals(row, every)]
     return bool(pairs) and all(
-        (lead := row.leads.get(rival_name(rival, row))) is not None and lead[column.field][0] > 0
+        (lead := row.leads.get(rival_name(rival, row))) is not None and lead[field][0] > 0
         for row, rival in pairs
     )
 
@@ -167,7 +172,7 @@ def make_cell(
         mean=shown(float(np.mean(values))) if values else "",
         deviation=shown(float(np.std(values, ddof=1))) if several and varies else "",
         paper="" if theirs is None else shown(theirs),
-        bold=leads_all(column, rows, key),
+        bold=leads_all(column.field, rows, key),
     )
 
 
@@ -209,14 +214,15 @@ def make_grid(
     return Grid(caption, tuple(tables.values()), heads, tuple(lines))
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
+    """A difference with its sign, as text."""
     return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _difference(mean: float, ends: Sequence[Sequence[float]]) -> Cell:
     """A difference, with the interval of its only seed, or the widest over all seeds."""
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    return Cell(f"{_signed(mean)} ({_signed(low)} to {_signed(high)})")
+    return Cell(f"{signed(mean)} ({signed(low)} to {signed(high)})")
 
 
 def differences_grid(

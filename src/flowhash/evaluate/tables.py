@@ -44,6 +44,14 @@ COST_WORDS = (
 )
 
 
+def bold_words(rows: Sequence[Row]) -> str:
+    """What bold means in a table of these rows, or why nothing is bold."""
+    if any(row.pr1_low is None for row in rows):
+        return NO_INTERVALS
+    several = ", in every seed" if len({row.seed for row in rows}) > 1 else ""
+    return f"{BOLD}{several}."
+
+
 def _seed_words(rows: Sequence[Row]) -> str:
     count = len({row.seed for row in rows})
     if count == 1:
@@ -72,15 +80,13 @@ def _grids(
     seeds, grey = _seed_words(rows), ""
     if any(row.table in there for row in paper):
         grey = " The small grey number is the paper's."
-    known = all(row.pr1_low is not None for row in rows)
-    several = ", in every seed" if len({row.seed for row in rows}) > 1 else ""
-    bold = f"{BOLD}{several}." if known else NO_INTERVALS
+    bold = bold_words(rows)
     explained = f"{seeds}{grey} {bold}"
     main, last = (f" (the paper's Table {n})" if number else "" for n in (number, NMI_TABLE))
     caption = f"{head}SUF and precision in %{main}. {explained}"
     grids = [make_grid(rows, paper, QUALITY, there, caption)]
-    if known:
-        widest = "; over seeds the widest" if several else ""
+    if bold != NO_INTERVALS:
+        widest = "; over seeds the widest" if len({row.seed for row in rows}) > 1 else ""
         how = f"{BOOTSTRAP.format(count=RESAMPLES)}{widest}"
         caption = f"{head}precision minus that of exhaustive search, in points. In brackets {how}."
         grids.append(differences_grid(rows, there, caption, QUALITY[1:]))

@@ -27,6 +27,7 @@ from flowhash.evaluate.report.tables import (
     three_figures,
 )
 from flowhash.evaluate.results import Report
+from flowhash.evaluate.tables import bold_words
 from flowhash.extras import require
 from flowhash.table.files import replace_file
 
@@ -149,4 +150,4 @@ def _about(entries: Sequence[Entry], main: Table) -> str:
         words.append(f"Mean ± sample standard deviation over {seeds} seeds.")
     if any(main.paper):
         words.append("Small and grey: the paper's own numbers.")
-    return " ".join(words)
+    return " ".join([*words, bold_words(rows)])

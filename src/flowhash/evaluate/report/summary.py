@@ -42,18 +42,30 @@ def summarise(entries: Sequence[Entry]) -> str | None:
 
 
 def _rivals(ours: Entry, same: Sequence[Entry]) -> str:
-    """What other methods of the same k do better, or that none does."""
+    """What other methods of the same k do better or as well as can be told, or that none does."""
     others = [entry for entry in same if entry is not ours]
     if not others:
         return ""
     ahead = [entry for entry in others if _precision(entry) > _precision(ours)]
-    if not ahead:
+    level = [entry for entry in others if entry not in ahead and _level(ours, entry)]
+    if not ahead and not level:
         return "; no other method has a higher Pr@1 at this k"
-    ahead.sort(key=_precision, reverse=True)
+    words = _named("; a higher Pr@1 at this k", ahead)
+    return words + _named("; level, as far as these queries can tell", level)
+
+
+def _named(words: str, entries: Sequence[Entry]) -> str:
+    ordered = sorted(entries, key=_precision, reverse=True)
     named = ", ".join(
-        f"{entry.label} ({_per_cent(entry)} at {_speed_up(entry):,.1f}×)" for entry in ahead
+        f"{entry.label} ({_per_cent(entry)} at {_speed_up(entry):,.1f}×)" for entry in ordered
     )
-    return f"; a higher Pr@1 at this k: {named}"
+    return f"{words}: {named}" if named else ""
+
+
+def _level(ours: Entry, other: Entry) -> bool:
+    """Whether the interval of the difference in Pr@1 reaches zero in any seed."""
+    leads = [row.leads.get(other.method) for row in ours.rows]
+    return any(lead is not None and lead["pr1"][0] <= 0 for lead in leads)
 
 
 def _per_cent(entry: Entry) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from flowhash.evaluate.grid import Key, leads_all, signed
 from flowhash.evaluate.report.merged import (
     TABLES,
     Entry,
@@ -14,7 +15,7 @@ from flowhash.evaluate.report.merged import (
     active_counts,
     speed_over_flat,
 )
-from flowhash.evaluate.results import is_ours
+from flowhash.evaluate.results import Row, is_ours
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Column:
         unit: written after the number.
         in_paper: the paper has it too.
         constant: the method sets it, so that seeds do not change it.
+        field: of the row, where differences in it have intervals, so that FlowHash's may be bold.
+        high: the high end of an interval whose low end is ``value``.
     """
 
     head: str
@@ -38,6 +41,8 @@ class Column:
     unit: str = ""
     in_paper: bool = False
     constant: bool = False
+    field: str = ""
+    high: Value | None = None
 
 
 def _two(_: float) -> int:
@@ -58,10 +63,12 @@ def _items(mean: float) -> int:
 
 
 MAIN = (
-    Column("SUF", "items in the table over items scanned", lambda row: row.suf, _two, "", True),
-    Column("Pr@1", "% of the nearest 1 of the query's class", lambda row: row.pr1, _two, "", True),
-    Column("Pr@4", "% of the nearest 4", lambda row: row.pr4, _two, "", True),
-    Column("Pr@16", "% of the nearest 16", lambda row: row.pr16, _two, "", True),
+    Column("SUF", "items in the table over items scanned", lambda row: row.suf, _two, "", True,
+           field="suf"),
+    Column("Pr@1", "% of the nearest 1 of the query's class", lambda row: row.pr1, _two, "", True,
+           field="pr1"),
+    Column("Pr@4", "% of the nearest 4", lambda row: row.pr4, _two, "", True, field="pr4"),
+    Column("Pr@16", "% of the nearest 16", lambda row: row.pr16, _two, "", True, field="pr16"),
     Column("NMI", "% normalised mutual information of buckets and classes, k = 1",
            lambda row: row.nmi, _two, "", True),
     Column("scanned", "items a query", lambda row: row.scanned, _items),
@@ -74,6 +81,13 @@ MAIN = (
 )  # fmt: skip
 
 REST = (
+    Column("Pr@1 − exhaustive", "points, 95 % interval of the difference, by a paired "
+           "bootstrap over the queries; the widest of several seeds",
+           lambda row: row.pr1_low, _two, high=lambda row: row.pr1_high),
+    Column("Pr@4 − exhaustive", "the same for the nearest 4", lambda row: row.pr4_low, _two,
+           high=lambda row: row.pr4_high),
+    Column("Pr@16 − exhaustive", "the same for the nearest 16", lambda row: row.pr16_low, _two,
+           high=lambda row: row.pr16_high),
     Column("AMI", "% adjusted mutual information, k = 1", lambda row: row.ami, _two),
     Column("purity", "% of items in a bucket that have its most frequent class, k = 1",
            lambda row: row.purity, _two),
@@ -99,6 +113,7 @@ class Cell:
     text: str
     deviation: str = ""
     paper: str = ""
+    bold: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,10 +171,11 @@ def build_table(
         return None
     printed = {(entry.method, entry.k): entry for entry in paper}
     notes = footnotes(entries)
+    rows = {(entry.method, entry.table, entry.k): entry.rows for entry in entries}
     groups = []
     for k in (None, *active_counts(entries)):
         lines = tuple(
-            _line(entry, printed.get((entry.method, entry.k)), kept, notes)
+            _line(entry, printed.get((entry.method, entry.k)), kept, notes, rows)
             for entry in entries
             if entry.k == k
         )
@@ -172,13 +188,22 @@ def build_table(
     return Table(kept, beside, tuple(groups))
 
 
-def _line(entry: Entry, paper: Entry | None, columns: Sequence[Column], notes: list[str]) -> Line:
-    note = _note(entry)
+def _line(
+    entry: Entry,
+    paper: Entry | None,
+    columns: Sequence[Column],
+    notes: list[str],
+    rows: Mapping[Key, Sequence[Row]],
+) -> Line:
+    note, key = _note(entry), (entry.method, entry.table, entry.k)
     return Line(
         label=entry.label,
         emphasis=is_ours(entry.method),
         footnote=notes.index(note) + 1 if note else None,
-        cells=tuple(_cell(entry, paper, column) for column in columns),
+        cells=tuple(
+            replace(_cell(entry, paper, column), bold=leads_all(column.field, rows, key))
+            for column in columns
+        ),
     )
 
 
@@ -188,6 +213,10 @@ def _cell(entry: Entry, paper: Entry | None, column: Column) -> Cell:
     beside = "" if printed is None else _written(printed.mean, column, printed)
     if measured is None:
         return Cell("–", paper=beside)
+    if column.high is not None:
+        low = min(end for row in entry.rows if (end := column.value(row)) is not None)
+        high = max(end for row in entry.rows if (end := column.high(row)) is not None)
+        return Cell(f"{signed(low)} to {signed(high)}")
     text = _written(measured.mean, column, measured) + column.unit
     if measured.deviation is None or column.constant:
         return Cell(text, paper=beside)
