@@ -1,0 +1,48 @@
+"""The page of benchmarks/search.py: what it holds for, and that the stored one says so too."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = {
+    "name": "clusters", "queries": 100, "suf": 50.0, "recall": 1.0, "flat": 30.0, "equal": 1.0,
+    "batch": {"theirs": 0.4, "ours": 0.2, "ratio": 2.0},
+    "one": {"theirs": 9e-5, "ours": 1e-4, "ratio": 0.9},
+    "add": {"theirs": 0.1, "ours": 0.1, "ratio": 1.0}, "memory": 1.1,
+    "disk": {"add": 1.0, "size": 1.1, "import": 600.0, "open": 5.0, "first": 25.0},
+}  # fmt: skip
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    found = importlib.import_module("search_report")
+    monkeypatch.setattr(found, "RESULTS", tmp_path)
+    monkeypatch.setattr(found, "README", tmp_path / "README.md")
+    return found
+
+
+def test_pages_name_the_processor_and_what_others_give(report: Any, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("a\n<!-- search gains: x -->\n<!-- /search gains -->\nb\n")
+    report.write_report([ROW], 2, True)
+    model = report.machine().partition(";")[0]
+    for name in ("search.md", "README.md"):
+        text = (tmp_path / name).read_text()
+        assert model in text
+        assert report.ELSEWHERE in text
+        assert "0.90×" in text
+        assert "**" not in text  # a ratio below one is no gain, and one near it may be noise
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("README.md", "Measured on "), ("docs/results/search.md", "Machine: ")]
+)
+def test_the_stored_pages_do_so_too(report: Any, name: str, words: str) -> None:
+    text = (ROOT / name).read_text()
+    assert report.ELSEWHERE in text
+    assert f"\n{words}" in text
