@@ -26,9 +26,11 @@ from flowhash.quality import expected_speed_up
 EXTRA = "evaluate"
 SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets alike
 # Okabe and Ito's colours, which people tell apart who see fewer of them.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C8C8C"
 SOLVERS = {"ortools": ("OR-Tools today", ORANGE, "s"), "flowhash": ("FlowHash", BLUE, "o")}
-SUF_METHODS = {"flowhash": (BLUE, "o"), "vq": (ORANGE, "s"), "th": (GREEN, "^")}
+SUF_METHODS = {
+    "flowhash": (BLUE, "o"), "start": (PURPLE, "X"), "vq": (ORANGE, "s"), "th": (GREEN, "^"),
+}  # fmt: skip
 STYLE = {
     "svg.hashsalt": "flowhash",
     "font.size": 11.0,

@@ -146,13 +146,13 @@ def leads_all(field: str, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
         rows: of all methods.
         key: of the rows that may lead.
     """
-    if key[0] != "flowhash" or not field:
+    if key[0] != "flowhash":
         return False
     every = [row for group in rows.values() for row in group]
     pairs = [(row, rival) for row in rows.get(key, ()) for rival in rivals(row, every)]
+    nothing = [0.0, 0.0]
     return bool(pairs) and all(
-        (lead := row.leads.get(rival_name(rival, row))) is not None and lead[field][0] > 0
-        for row, rival in pairs
+        row.leads.get(rival_name(rival, row), {}).get(field, nothing)[0] > 0 for row, rival in pairs
     )
 
 

@@ -114,7 +114,7 @@ def _markdown(outcome: Outcome, experiment: Experiment, facts: list[tuple[str, s
             for name, value in facts]  # fmt: skip
     stem = f"{experiment.data}-{experiment.loss}"
     parts = [
-        f"# {experiment.title}: the paper's table, measured",
+        f"# {experiment.title}: measured, beside the paper's table",
         "Written by the command below; do not edit by hand. The same rows for machines: "
         f"[{stem}.json]({stem}.json), [{stem}.csv]({stem}.csv); for a paper: "
         f"[{stem}.tex]({stem}.tex).",

@@ -24,7 +24,13 @@ CPU_WORDS = (
     "the training images and an augmented copy; where there are as many buckets as classes, "
     "it starts at stage 1's classifier. The paper starts at random and fine-tunes the backbone "
     "too. Features are the mean over an image and its mirror image, for all methods: a query takes "
-    "two forward passes, as in the paper, but one network.",
+    "two forward passes, as in the paper, but one network. A batch of stage 2 has 100 classes (the "
+    "paper: 64), or all where there are fewer; npairs uses the masked product of the authors' "
+    "code, not the paper's distance (Eq. 6 and 8).",
+    "So these tables do not show the paper's method. Where the hash network starts at the "
+    "classifier, they show a classifier's buckets, refined: the row “start, zero steps” is the "
+    "same network before any step of Algorithm 1, in which each class has as many buckets as there "
+    "are for it, at most k.",
     "The train table holds the 45,000 images that were trained on; the paper's text has 50,000, "
     "its code 45,000 too.",
     "The classifier is stage 1's own, whose classes are the buckets, ranked by the same embedding.",

@@ -1,0 +1,83 @@
+"""What benchmarks/quote_results.py puts into the README and docs/how-it-works.md."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluate.test_tables import row, with_intervals
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def quote(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("quote_results")
+
+
+def made(quote: Any) -> dict[str, Any]:
+    rows = [row("exhaustive", k=None), row("vq", pr1=48.0), row("vq-train"), row("classifier")]
+    rows += [row("classifier", k=2, suf=2.0), row("start", suf=8.0), row("start", k=2, suf=7.0)]
+    rows += [row("flowhash", pr1=52.0), row("flowhash", k=2, suf=9.0, pr1=51.0)]
+    rows += [row("flowhash", "train", pr1=99.0)]
+    return {loss: with_intervals(rows) for loss in quote.LOSSES}
+
+
+def test_the_pages_say_what_was_measured(quote: Any) -> None:
+    """They cannot drift from docs/results/*.json."""
+    read = {loss: quote.read_rows(quote.RESULTS / f"cifar100-{loss}.json") for loss in quote.LOSSES}
+    assert quote.results(read) in (ROOT / "README.md").read_text()
+    starts = quote.speed_ups(read["triplet"], 256)
+    assert starts is None or starts in (ROOT / "docs/how-it-works.md").read_text()
+
+
+def test_a_row_names_only_the_loss_that_it_saw(quote: Any) -> None:
+    text = quote.results(made(quote))
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0].startswith("| d | search | Pr@1 |")
+    assert len(lines) == 2 + 2 * 6
+    assert "| 256 | VQ, fitted on train | 50.00 |" in text
+    assert "| 256 | start, zero steps (triplet) | 50.00 |" in text
+    for line in lines[2:]:
+        learned = "FlowHash" in line or "start" in line
+        assert ("(triplet)" in line or "(npairs)" in line) == learned
+    for words in ("cross-entropy", "frozen", "at that classifier", "masked product",
+                  "mirror image", "100 classes in a batch", "One seed."):  # fmt: skip
+        assert words in text
+
+
+def test_bold_and_intervals(quote: Any) -> None:
+    read = made(quote)
+    ours = "| 256 | FlowHash (triplet) | **52.00** | **40.00** | **30.00** | **10.00** | 60.00 |"
+    assert f"{ours} +2.00 (−0.25 to +0.50) |" in quote.results(read)
+    for one in read["triplet"]:
+        if (one.method, one.table) == ("flowhash", "test"):
+            one.leads["classifier"] = {name: [-0.1, 4.0] for name in one.leads["classifier"]}
+    text = quote.results(read)
+    assert "| 256 | FlowHash (triplet) | 52.00 | 40.00 | 30.00 | 10.00 | 60.00 |" in text
+    assert "interval above zero" in " ".join(text.split())
+    bare = {loss: [row("exhaustive", k=None), row("flowhash")] for loss in quote.LOSSES}
+    assert "Nothing is bold" in quote.results(bare)
+    assert "95 %" not in quote.results(bare)
+
+
+def test_the_start_stands_beside_what_was_learned(quote: Any) -> None:
+    text = quote.speed_ups(made(quote)["triplet"], 256)
+    assert "| independent, even codes: SUF | 256.0 | 64.1 |" in text
+    assert "| start, zero steps: SUF | 8.0 | 7.0 |" in text
+    assert "| FlowHash: SUF | 10.0 | 9.0 |" in text
+    assert "| classifier: SUF | 10.0 | 2.0 |" in text
+    assert quote.speed_ups([row("flowhash")], 256) is None
+
+
+def test_a_page_without_its_mark_is_not_passed_over(quote: Any, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"a <!-- x: {quote.NAME} -->old<!-- /x --> b")
+    quote.put(page, "x", r"\1 new")
+    assert page.read_text() == f"a <!-- x: {quote.NAME} -->\n\\1 new\n<!-- /x --> b"
+    with pytest.raises(SystemExit, match="has no"):
+        quote.put(page, "y", "new")
