@@ -119,7 +119,7 @@ def reproduce(
     folder: options.Folder = None,
     loss: Annotated[str, typer.Option(help="triplet or npairs.")] = "triplet",
     preset: Annotated[
-        str, typer.Option(help="paper, the paper's training, or cpu, for two cores.")
+        str, typer.Option(help="paper, the paper's training, or cpu, another one for two cores.")
     ] = "cpu",
     seeds: Annotated[int, typer.Option(min=1, help="How many trainings, with seeds 0, 1, …")] = 1,
     unseen: Annotated[
@@ -138,7 +138,8 @@ def reproduce(
     """Repeat the paper's experiments: its Tables 1 to 5, Figures 2 and 4, and honest rivals.
 
     Trains what is missing for every k, searches the train and test tables, and writes Markdown,
-    LaTeX, CSV, JSON and a report. Ctrl-C stops it; the same command goes on.
+    LaTeX, CSV, JSON and a report. Ctrl-C stops it; the same command goes on. The preset cpu has the
+    paper's data and tables, but not its training: the report says how it differs.
     """
     from flowhash.cli.reproduce import Plan, reproduce
 

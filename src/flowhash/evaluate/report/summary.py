@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowhash.evaluate.grid import signed
 from flowhash.evaluate.report.merged import Entry, active_counts
 
 SPACE = "\N{NO-BREAK SPACE}"  # a number does not leave its unit at the end of a line
@@ -37,8 +38,18 @@ def summarise(entries: Sequence[Entry]) -> str | None:
         f"at Pr@1 {_per_cent(best)}"
     )
     if exhaustive is not None:
-        words += f", exhaustive search has {_per_cent(exhaustive)}"
+        words += f", exhaustive search has {_per_cent(exhaustive)}{_between(best)}"
     return words + _rivals(best, [entry for entry in entries if entry.k == k]) + "."
+
+
+def _between(ours: Entry) -> str:
+    """The interval of the difference to exhaustive search, the widest of all seeds."""
+    ends = [(row.pr1_low, row.pr1_high) for row in ours.rows]
+    low = min((low for low, _ in ends if low is not None), default=None)
+    high = max((high for _, high in ends if high is not None), default=None)
+    if low is None or high is None:
+        return ""
+    return f" (a difference of {signed(low)} to {signed(high)} points)"
 
 
 def _rivals(ours: Entry, same: Sequence[Entry]) -> str:
