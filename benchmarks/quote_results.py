@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flowhash.evaluate import METHODS, Row, read_rows
-from flowhash.evaluate.grid import group_seeds, leads_all, signed
+from flowhash.evaluate.grid import between, group_seeds, leads_all, signed
 from flowhash.quality import expected_speed_up
 from measure import README, RESULTS, ROOT
 
@@ -47,9 +47,8 @@ def line(loss: str, row: Row, rows: Mapping[tuple[str, str, int | None], Sequenc
     cells = [str(LOSSES[loss]), name, *map(shown, ("pr1", "pr4", "pr16", "suf", "nmi"))]
     if row.pr1_low is not None and row.pr1_high is not None:
         exhaustive = rows["exhaustive", row.table, None][0]
-        between = f"{signed(row.pr1_low)} to {signed(row.pr1_high)}"
-        less = signed(row.pr1 - exhaustive.pr1)
-        cells.append("" if row.k is None else f"{less} ({between})")
+        less = f"{signed(row.pr1 - exhaustive.pr1)} ({between(row.pr1_low, row.pr1_high)})"
+        cells.append("" if row.k is None else less)
     return f"| {' | '.join(cells)} |"
 
 

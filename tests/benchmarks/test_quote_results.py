@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowhash.evaluate.grid import SPACE
 from tests.evaluate.test_tables import row, with_intervals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def test_a_row_names_only_the_loss_that_it_saw(quote: Any) -> None:
 def test_bold_and_intervals(quote: Any) -> None:
     read = made(quote)
     ours = "| 256 | FlowHash (triplet) | **52.00** | **40.00** | **30.00** | **10.00** | 60.00 |"
-    assert f"{ours} +2.00 (−0.25 to +0.50) |" in quote.results(read)
+    assert f"{ours} +2.00 (−0.25{SPACE}to{SPACE}+0.50) |" in quote.results(read)
     for one in read["triplet"]:
         if (one.method, one.table) == ("flowhash", "test"):
             one.leads["classifier"] = {name: [-0.1, 4.0] for name in one.leads["classifier"]}

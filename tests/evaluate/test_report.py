@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from flowhash.errors import MissingExtraError
+from flowhash.evaluate.grid import SPACE
 from flowhash.evaluate.report import render_report, write_report
 from flowhash.evaluate.report.examples import picture
 from flowhash.evaluate.results import METHODS, Buckets, Example, Report
@@ -93,7 +94,10 @@ def test_the_summary_names_who_is_level() -> None:
     rows = with_intervals([table_row("vq", pr1=30.0), table_row("classifier", pr1=49.9),
                            table_row("flowhash"), table_row("exhaustive", k=None)])  # fmt: skip
     text = render_report(Report("t", rows))
-    assert "(a difference of −0.25 to +0.50 points); no other method has a higher Pr@1" in text
+    assert (
+        f"(a difference of −0.25{SPACE}to{SPACE}+0.50 points); no other method has a higher Pr@1"
+        in text
+    )
     rows[2].leads["classifier"]["pr1"] = [-0.3, 0.5]
     text = render_report(Report("t", rows)).replace("\N{NO-BREAK SPACE}", " ")
     assert "level, as far as these queries can tell: classifier (49.9 % at 10.0×)." in text

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from flowhash.errors import InputError
+from flowhash.evaluate.grid import SPACE
 from flowhash.evaluate.latex import SPECIAL, escape_latex
 from flowhash.evaluate.paper import paper_rows
 from flowhash.evaluate.results import Row, read_rows, rival_name, rivals, write_rows
@@ -220,17 +221,17 @@ def test_differences_stand_with_their_intervals() -> None:
         row("flowhash", pr1=53.0), row("flowhash", k=2, pr1=50.5),
     ])  # fmt: skip
     _, differences, leads, *_ = parse(markdown(rows))
-    assert differences["1", "VQ"]["Pr@1"] == "−2.00 (−0.25 to +0.50)"
-    assert differences["1", "FlowHash"]["Pr@16"] == "+0.00 (−4.00 to +8.00)"
+    assert differences["1", "VQ"]["Pr@1"] == f"−2.00 (−0.25{SPACE}to{SPACE}+0.50)"
+    assert differences["1", "FlowHash"]["Pr@16"] == f"+0.00 (−4.00{SPACE}to{SPACE}+8.00)"
     assert "exhaustive" not in {method for _, method in differences}
-    assert leads["1", "against VQ"]["Pr@1"] == "+5.00 (+1.00 to +2.00)"
-    assert leads["2", "against classifier, k = 1"]["Pr@1"] == "−1.00 (+1.00 to +2.00)"
-    assert leads["2", "against exhaustive"]["SUF"] == "+0.00 (+1.00 to +2.00)"
+    assert leads["1", "against VQ"]["Pr@1"] == f"+5.00 (+1.00{SPACE}to{SPACE}+2.00)"
+    assert leads["2", "against classifier, k = 1"]["Pr@1"] == f"−1.00 (+1.00{SPACE}to{SPACE}+2.00)"
+    assert leads["2", "against exhaustive"]["SUF"] == f"+0.00 (+1.00{SPACE}to{SPACE}+2.00)"
     assert set(leads) == {
         ("1", "against exhaustive"), ("1", "against VQ"), ("1", "against classifier"),
         ("2", "against exhaustive"), ("2", "against classifier, k = 1"),
     }  # fmt: skip
-    assert r"$-$2.00 ($-$0.25 to +0.50)" in latex(rows)
+    assert r"$-$2.00 ($-$0.25~to~+0.50)" in latex(rows)
 
 
 def test_costs_are_never_bold() -> None:
@@ -307,12 +308,12 @@ def test_latex_braces_and_columns_are_balanced() -> None:
         assert depth >= 0
     assert depth == 0
     tabulars = re.findall(r"\\begin\{tabular\}\{(\w+)\}\n(.*?)\\end\{tabular\}", text, re.DOTALL)
-    assert [len(columns) for columns, _ in tabulars] == [10, 8, 10, 11, 11, 4]
+    assert [len(columns) for columns, _ in tabulars] == [10, 5, 6, 5, 6, 11, 11, 4]
     for columns, body in tabulars:
         for line in re.findall(r"^.*\\\\$", body, re.MULTILINE):
             spans = [int(span) - 1 for span in re.findall(r"\\multicolumn\{(\d+)\}", line)]
             assert len(re.findall(r"(?<!\\)&", line)) + sum(spans) + 1 == len(columns), line
-    assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 6
+    assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 8
     assert r"\textcolor{gray}{\scriptsize 54.85}" in text
     assert text.startswith(r"% Needs \usepackage{booktabs,xcolor}")
 

@@ -15,6 +15,8 @@ import numpy as np
 from flowhash.errors import InputError
 from flowhash.evaluate.results import METHODS, Row, rival_name, rivals
 
+SPACE = "\N{NO-BREAK SPACE}"
+
 
 @dataclass(frozen=True)
 class Column:
@@ -219,77 +221,75 @@ def signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _difference(mean: float, ends: Sequence[Sequence[float]]) -> Cell:
+def between(low: float, high: float) -> str:
+    """An interval as text that no line breaks."""
+    return f"{signed(low)}{SPACE}to{SPACE}{signed(high)}"
+
+
+Ends = Sequence[Sequence[float] | None]  # of an interval, for each seed
+
+
+def _difference(column: Column, ours: Sequence[Row], theirs: Sequence[Row], seeds: Ends) -> Cell:
     """A difference, with the interval of its only seed, or the widest over all seeds."""
+    mean, other = _mean(column, ours), _mean(column, theirs)
+    ends = [pair for pair in seeds if pair is not None]
+    if mean is None or other is None or len(ends) < len(ours):
+        return Cell()
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    return Cell(f"{signed(mean)} ({signed(low)} to {signed(high)})")
+    return Cell(f"{signed(mean - other)} ({between(low, high)})")
 
 
 def differences_grid(
-    rows: Sequence[Row], tables: Mapping[str, str], caption: str, columns: Sequence[Column]
+    rows: Sequence[Row], name: str, columns: Sequence[Column], caption: str
 ) -> Grid:
     """How much each method differs from exhaustive search in precision, with its interval.
 
     Args:
-        rows: measured, with intervals.
-        tables: which are shown, and what they are called.
-        caption: of the table.
+        rows: of one searched table, with intervals.
+        name: of the table.
         columns: precisions.
+        caption: of the grid.
     """
-    measured = group_seeds(rows)
+    every = [row for row in rows if row.method == "exhaustive"]
     order = list(METHODS)
-    places = sorted(
-        {(k, method) for method, table, k in measured if table in tables and k is not None},
-        key=lambda place: (place[0], order.index(place[1])),
-    )
+    groups = [(k or 0, order.index(method), found)
+              for (method, _, k), found in group_seeds(rows).items() if k is not None]  # fmt: skip
 
-    def cell(column: Column, key: Key) -> Cell:
-        ours, theirs = measured.get(key, ()), measured.get(("exhaustive", key[1], None), ())
-        ends = [(getattr(row, f"{column.field}_low"), getattr(row, f"{column.field}_high"))
-                for row in ours]  # fmt: skip
-        mean, other = _mean(column, ours), _mean(column, theirs)
-        if mean is None or other is None or any(None in pair for pair in ends):
-            return Cell()
-        return _difference(mean - other, ends)
+    def ends(row: Row, column: Column) -> Sequence[float] | None:
+        low, high = (getattr(row, f"{column.field}_{end}") for end in ("low", "high"))
+        return None if low is None or high is None else (low, high)
 
     lines = [
-        Line(f"k = {k}", METHODS[method],
-             tuple(cell(column, (method, table, k)) for table in tables for column in columns))
-        for k, method in places
+        Line(f"k = {k}", METHODS[order[place]], tuple(
+            _difference(column, found, every, [ends(row, column) for row in found])
+            for column in columns
+        ))
+        for k, place, found in sorted(groups, key=lambda group: group[:2])
     ]  # fmt: skip
-    heads = tuple(column.title for column in columns)
-    return Grid(caption, tuple(tables.values()), heads, tuple(lines))
+    return Grid(caption, (name,), tuple(column.title for column in columns), tuple(lines))
 
 
-def leads_grid(
-    rows: Sequence[Row], tables: Mapping[str, str], caption: str, columns: Sequence[Column]
-) -> Grid:
+def leads_grid(rows: Sequence[Row], name: str, columns: Sequence[Column], caption: str) -> Grid:
     """How much FlowHash differs from each rival, with its interval; takes the same."""
     measured = group_seeds(rows)
-    every = [row for row in rows if row.table in tables]
-    cells: dict[tuple[int, str, str], dict[str, tuple[Cell, ...]]] = {}
-    for (method, table, k), ours in measured.items():
-        if method != "flowhash" or table not in tables or k is None:
-            continue
-        for rival in rivals(ours[0], every):
-            theirs = measured[rival.method, table, rival.k]
-            name = rival_name(rival, ours[0])
-            ends = [row.leads.get(name) for row in ours]
-            shown = tuple(
+    order = list(METHODS)
+    lines = []
+    keys = sorted((key for key in measured if key[0] == "flowhash"), key=lambda key: key[2] or 0)
+    for key in keys:
+        ours = measured[key]
+        found = rivals(ours[0], rows)
+        for rival in sorted(
+            found, key=lambda other: (order.index(other.method), other.k != key[2])
+        ):
+            theirs = measured[rival.method, rival.table, rival.k]
+            called = rival_name(rival, ours[0])
+            cells = tuple(
                 _difference(
-                    (_mean(column, ours) or 0) - (_mean(column, theirs) or 0),
-                    [end[column.field] for end in ends if end is not None],
+                    column, ours, theirs,
+                    [row.leads.get(called, {}).get(column.field) for row in ours],
                 )
                 for column in columns
-            ) if all(ends) else (Cell(),) * len(columns)  # fmt: skip
-            cells.setdefault((k, rival.method, name), {})[table] = shown
-    order = list(METHODS)
-    places = sorted(cells, key=lambda place: (place[0], order.index(place[1]), place[2]))
-    blank = (Cell(),) * len(columns)
-    lines = [
-        Line(f"k = {place[0]}", "against " + place[2].replace(place[1], METHODS[place[1]], 1),
-             tuple(cell for table in tables for cell in cells[place].get(table, blank)))
-        for place in places
-    ]  # fmt: skip
-    heads = tuple(column.title for column in columns)
-    return Grid(caption, tuple(tables.values()), heads, tuple(lines))
+            )  # fmt: skip
+            words = "against " + called.replace(rival.method, METHODS[rival.method])
+            lines.append(Line(f"k = {key[2]}", words, cells))
+    return Grid(caption, (name,), tuple(column.title for column in columns), tuple(lines))

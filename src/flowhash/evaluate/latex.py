@@ -36,6 +36,7 @@ SPECIAL = {
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "\N{MINUS SIGN}": "$-$",
+    "\N{NO-BREAK SPACE}": "~",
     "–": "--",
     "…": r"\ldots{}",
 }

@@ -88,12 +88,18 @@ def _grids(
     if bold != NO_INTERVALS:
         widest = "; over seeds the widest" if len({row.seed for row in rows}) > 1 else ""
         how = f"{BOOTSTRAP.format(count=RESAMPLES)}{widest}"
-        caption = f"{head}precision minus that of exhaustive search, in points. In brackets {how}."
-        grids.append(differences_grid(rows, there, caption, QUALITY[1:]))
-        caption = (
-            f"{head}FlowHash minus its rivals: SUF, and precision in points. In brackets {how}."
-        )
-        grids.append(leads_grid(rows, there, caption, QUALITY))
+        for table, name in there.items():
+            found = [row for row in rows if row.table == table]
+            caption = (
+                f"{head}searching {name}, precision minus that of exhaustive search, in points. In "
+                f"brackets {how}."
+            )
+            grids.append(differences_grid(found, name, QUALITY[1:], caption))
+            caption = (
+                f"{head}searching {name}, FlowHash minus its rivals: SUF, and precision in points. "
+                f"In brackets {how}."
+            )
+            grids.append(leads_grid(found, name, QUALITY, caption))
     for table, name in there.items():
         caption = f"{head}searching {name}, with costs. {COST_WORDS} {seeds} {bold}"
         columns = (*QUALITY, NMI, *COSTS)
@@ -104,7 +110,7 @@ def _grids(
             f"{head}NMI in % at k = 1{last}. {seeds}{grey} Nothing is bold: NMI has no interval."
         )
         grids.append(make_grid(single, paper, (NMI,), there, caption))
-    return grids
+    return [grid for grid in grids if grid.lines]
 
 
 def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str]]:

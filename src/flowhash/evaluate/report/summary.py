@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowhash.evaluate.grid import signed
+from flowhash.evaluate.grid import SPACE, between
 from flowhash.evaluate.report.merged import Entry, active_counts
 
-SPACE = "\N{NO-BREAK SPACE}"  # a number does not leave its unit at the end of a line
 WHERE = {
     "train": "Among training items",
     "test": "Among test items",
@@ -49,7 +48,7 @@ def _between(ours: Entry) -> str:
     high = max((high for _, high in ends if high is not None), default=None)
     if low is None or high is None:
         return ""
-    return f" (a difference of {signed(low)} to {signed(high)} points)"
+    return f" (a difference of {between(low, high)} points)"
 
 
 def _rivals(ours: Entry, same: Sequence[Entry]) -> str:

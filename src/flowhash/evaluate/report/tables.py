@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowhash.evaluate.grid import Key, leads_all, signed
+from flowhash.evaluate.grid import Key, between, leads_all
 from flowhash.evaluate.report.merged import (
     TABLES,
     Entry,
@@ -216,7 +216,7 @@ def _cell(entry: Entry, paper: Entry | None, column: Column) -> Cell:
     if column.high is not None:
         low = min(end for row in entry.rows if (end := column.value(row)) is not None)
         high = max(end for row in entry.rows if (end := column.high(row)) is not None)
-        return Cell(f"{signed(low)} to {signed(high)}")
+        return Cell(between(low, high))
     text = _written(measured.mean, column, measured) + column.unit
     if measured.deviation is None or column.constant:
         return Cell(text, paper=beside)
