@@ -218,4 +218,5 @@ def _hits(
         np.concatenate([part.distances for part in parts]),
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.scanned for part in parts]),
+        np.concatenate([part.opened for part in parts]),
     )
