@@ -451,9 +451,13 @@ def test_no_descriptor_is_left_after_the_rename(
     model = prepared(kind, path)
     change, rename = changes(kind)[what], os.replace
 
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
     def rename_and_take(source: Any, target: Any) -> None:
         rename(source, target)
         descriptors.take()
+        patch.setattr(os, "open", refuse)  # whoever closes one does not get it back
 
     with HashTable.open(path, "r+") as table, HashTable.open(path) as reader:
         with pytest.MonkeyPatch.context() as patch:
