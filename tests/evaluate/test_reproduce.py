@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,70 +11,50 @@ import numpy as np
 import pytest
 import torch
 
-from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
+from flowhash.data import Augmentation, LabelledItems, Splits
 from flowhash.data.items import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
-from flowhash.evaluate import METHODS, paper_experiment, read_rows, reproduce
+from flowhash.evaluate import METHODS, Row, paper_experiment, read_rows, reproduce
 from flowhash.evaluate import heads as heads_room
-from flowhash.evaluate import plan as plans
-from flowhash.evaluate import trainings as trainings_room
 from flowhash.evaluate.encoding import Encodings, passes_of
 from flowhash.evaluate.heads import mirrored
+from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.output import write_reproduction
 from flowhash.evaluate.plan import make_plan
 from flowhash.evaluate.trainings import Trainings
 from flowhash.learn import stages as stages_room
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
-CLASSES = 20
 ROWS = ("method", "table", "k", "seed", "suf", "pr1", "pr4", "pr16", "nmi", "scanned", "seconds")
 ENDS = ("pr1_low", "pr1_high", "pr4_low", "pr4_high", "pr16_low", "pr16_high")
 
 
-def pictures() -> Splits:
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 256, (CLASSES, 8, 8, 3))
+@dataclass(frozen=True)
+class Finished:
+    """A reproduction of npairs, unseen classes too."""
 
-    def some(each: int) -> LabelledItems:
-        labels = np.repeat(np.arange(CLASSES), each)
-        noise = rng.integers(0, 64, (len(labels), 8, 8, 3))
-        images = np.clip(patterns[labels] * 0.75 + noise, 0, 255).astype(np.uint8)
-        names = tuple(f"class {number}" for number in range(CLASSES))
-        return LabelledItems(ArrayItems(images), labels, names, "pictures")
+    folder: Path
+    outcome: Outcome
+    said: list[str]
 
-    train = some(20)
-    return Splits(train, some(4), some(6), Preprocessing.fit(train))
+    def quality(self) -> list[Any]:
+        return [numbers(row) for row in self.outcome.rows if row.table != "unseen"]
 
 
-@pytest.fixture
-def short(monkeypatch: Any) -> None:
-    """The cpu preset with a few steps, a small network and two values of k."""
-    original = plans.preset
-
-    def small(name: str, **changes: Any) -> Any:
-        settings = original(name, **changes)
-        return replace(settings, backbone={"name": "residual", "width": 4, "blocks": [1, 1]})
-
-    def experiment(data: str, loss: str) -> Any:
-        return replace(paper_experiment(data, loss), active=(1, 2))
-
-    monkeypatch.setattr(plans, "preset", small)
-    monkeypatch.setattr(plans, "paper_experiment", experiment)
-    for name, value in {
-        "TRUNK_STEPS": 30, "UNSEEN_STEPS": 10, "HEAD_STEPS": 20, "HASH_STEPS": 30,
-        "HASH_STEPS_RANDOM": 30,
-        "COPIES": 1,
-    }.items():  # fmt: skip
-        monkeypatch.setattr(plans, name, value)
-    torch.set_num_threads(1)
+def numbers(row: Row) -> Any:
+    return (row.table, row.method, row.k, row.suf, row.pr1, row.pr16, row.nmi)
 
 
-def test_from_nothing_to_files(short: None, tmp_path: Path) -> None:
-    splits, said = pictures(), []
-    outcome = reproduce(
-        splits, "cifar100", "npairs", tmp_path / "runs", quiet=True, say=said.append
-    )
+@pytest.fixture(scope="module")
+def finished(short: None, pictures: Splits, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder, said = tmp_path_factory.mktemp("finished"), list[str]()
+    outcome = reproduce(pictures, "cifar100", "npairs", folder, quiet=True, say=said.append)
+    return Finished(folder, outcome, said)
+
+
+def test_from_nothing_to_files(finished: Finished, tmp_path: Path) -> None:
+    outcome, said = finished.outcome, finished.said
     names = {(row.table, row.k) for row in outcome.rows}
     assert names == {(table, k) for table in ("train", "test", "unseen") for k in (None, 1, 2)}
     methods = {row.method for row in outcome.rows if row.table == "test"}
@@ -104,24 +84,25 @@ def test_from_nothing_to_files(short: None, tmp_path: Path) -> None:
     assert page.count("95 % intervals") == 2 * 3  # two kinds, for every searched table
 
 
-def test_goes_on_and_shares_the_trunk(short: None, tmp_path: Path, monkeypatch: Any) -> None:
-    splits = pictures()
-    first = reproduce(splits, "cifar100", "triplet", tmp_path, quiet=True, unseen=False)
-    trunk = (tmp_path / "seed-0" / "trunk" / "metrics.jsonl").read_bytes()
-    hashed = (tmp_path / "seed-0" / "triplet" / "k1" / "metrics.jsonl").read_bytes()
-    again = reproduce(splits, "cifar100", "triplet", tmp_path, quiet=True, unseen=False)
-    other = reproduce(splits, "cifar100", "npairs", tmp_path, quiet=True, unseen=False)
-    assert (tmp_path / "seed-0" / "trunk" / "metrics.jsonl").read_bytes() == trunk
-    assert (tmp_path / "seed-0" / "triplet" / "k1" / "metrics.jsonl").read_bytes() == hashed
-    quality = [(row.method, row.k, row.suf, row.pr1, row.nmi) for row in first.rows]
-    assert quality == [(row.method, row.k, row.suf, row.pr1, row.nmi) for row in again.rows]
-    assert {row.method for row in first.rows} >= {"flowhash-own"}
-    assert len(other.rows) > 5
+def test_goes_on_and_shares_the_trunk(finished: Finished, pictures: Splits) -> None:
+    place = finished.folder / "seed-0"
+    files = [place / "trunk" / "metrics.jsonl", place / "npairs" / "k1" / "metrics.jsonl"]
+    before = [path.read_bytes() for path in files]
+    given: dict[str, Any] = {"quiet": True, "unseen": False}
+    again = reproduce(pictures, "cifar100", "npairs", finished.folder, **given)
+    other = reproduce(pictures, "cifar100", "triplet", finished.folder, **given)
+    assert [path.read_bytes() for path in files] == before
+    assert [numbers(row) for row in again.rows] == finished.quality()
+    assert {row.method for row in other.rows} >= {"flowhash-own"}
+    assert not (place / "triplet" / "base").exists()  # the trunk is its base
 
 
-def test_several_seeds_are_several_trainings(short: None, tmp_path: Path) -> None:
+def test_several_seeds_are_several_trainings(
+    finished: Finished, pictures: Splits, tmp_path: Path
+) -> None:
+    """Seed 0 is there already."""
     outcome = reproduce(
-        pictures(), "cifar100", "triplet", tmp_path / "runs", quiet=True, unseen=False, seeds=2
+        pictures, "cifar100", "npairs", finished.folder, quiet=True, unseen=False, seeds=2
     )
     found = {
         seed: [row.pr1 for row in outcome.rows if row.seed == seed and row.table == "test"]
@@ -130,19 +111,17 @@ def test_several_seeds_are_several_trainings(short: None, tmp_path: Path) -> Non
     assert len(found[0]) == len(found[1]) > 5
     assert found[0] != found[1]
     write_reproduction(
-        outcome, paper_experiment("cifar100", "triplet"), tmp_path / "results", "flowhash …"
+        outcome, paper_experiment("cifar100", "npairs"), tmp_path / "results", "flowhash …"
     )
-    page = (tmp_path / "results" / "cifar100-triplet.md").read_text()
+    page = (tmp_path / "results" / "cifar100-npairs.md").read_text()
     assert "Mean ± sample standard deviation over 2 seeds" in page
     assert f"{np.mean([values[0] for values in found.values()]):.2f} ±" in page
 
 
 def test_interrupted_it_goes_on_to_the_same_numbers(
-    short: None, tmp_path: Path, monkeypatch: Any
+    finished: Finished, pictures: Splits, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    splits = pictures()
-    whole = reproduce(splits, "cifar100", "npairs", tmp_path / "whole", quiet=True, unseen=False)
-    original, calls = trainings_room.train, []
+    original, calls = heads_room.train, []
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -150,20 +129,65 @@ def test_interrupted_it_goes_on_to_the_same_numbers(
             raise KeyboardInterrupt
         return original(*arguments, **options)
 
-    place = tmp_path / "parts"
     monkeypatch.setattr(heads_room, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        reproduce(splits, "cifar100", "npairs", place, quiet=True, unseen=False)
+        reproduce(pictures, "cifar100", "npairs", tmp_path, quiet=True, unseen=False)
     monkeypatch.setattr(heads_room, "train", original)
-    again = reproduce(splits, "cifar100", "npairs", place, quiet=True, unseen=False)
-    for one, other in zip(whole.rows, again.rows, strict=True):
-        assert (one.method, one.k, one.suf, one.pr1, one.pr16, one.nmi) == (
-            other.method, other.k, other.suf, other.pr1, other.pr16, other.nmi,
-        )  # fmt: skip
+    again = reproduce(pictures, "cifar100", "npairs", tmp_path, quiet=True, unseen=False)
+    assert [numbers(row) for row in again.rows] == finished.quality()
 
 
-def test_what_is_kept_is_that_of_the_same_items(tmp_path: Path) -> None:
-    splits = pictures()
+@pytest.mark.parametrize("table", ["test", "train"])
+def test_every_k_is_searched_with_the_network_of_its_own(
+    table: str, paper_rows: tuple[Path, list[Row]], pictures: Splits
+) -> None:
+    """SUF by loops over the codes of the encoder that the folder of each k holds."""
+    folder, rows = paper_rows
+    assert pictures.test is not None
+    items = pictures.train if table == "train" else pictures.test
+    found = {row.k: row.suf for row in rows if (row.table, row.method) == (table, "flowhash")}
+    networks = {k: Encoder.load(folder / f"k{k}" / "encoder") for k in (1, 2)}
+    assert {k: encoder.active for k, encoder in networks.items()} == {1: 1, 2: 2}
+    expected = {
+        (network, k): speed_up(encoder, items, pictures.test, k)
+        for network, encoder in networks.items()
+        for k in (1, 2)
+    }
+    for k in (1, 2):
+        assert found[k] == pytest.approx(expected[k, k], rel=1e-3)
+        assert expected[k, k] != pytest.approx(expected[3 - k, k], rel=1e-2)  # the test can tell
+
+
+@pytest.fixture(scope="module")
+def paper_rows(
+    short: None, pictures: Splits, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Row]]:
+    """Of the paper's plan, whose encoders are stored whole, and where they are."""
+    folder = tmp_path_factory.mktemp("paper")
+    outcome = reproduce(
+        pictures, "cifar100", "triplet", folder, preset="paper", quiet=True, unseen=False
+    )
+    return folder / "seed-0" / "triplet", outcome.rows
+
+
+def speed_up(encoder: Encoder, items: LabelledItems, queries: LabelledItems, active: int) -> float:
+    """Items a query could scan, over items that it does: those that share a bucket with it."""
+    stored, asked = (
+        [set(row) for row in np.argsort(-encoder.encode(given).activations)[:, :active].tolist()]
+        for given in (items, queries)
+    )
+    itself = items is queries
+    scanned = sum(
+        bool(one & other)
+        for query, one in enumerate(asked)
+        for item, other in enumerate(stored)
+        if not (itself and item == query)
+    )
+    return (len(items) - itself) * len(queries) / scanned
+
+
+def test_what_is_kept_is_that_of_the_same_items(pictures: Splits, tmp_path: Path) -> None:
+    splits = pictures
     network = EmbeddingNetwork(build_backbone({"name": "residual", "width": 4, "blocks": [1]}), 3)
     encodings = Encodings(tmp_path, splits.preprocessing, "cpu", quiet=True)
     assert splits.test is not None
@@ -199,13 +223,19 @@ def test_a_mirrored_network_does_not_tell_left_from_right(tmp_path: Path) -> Non
     assert passes_of(network) == 1
 
 
-def test_the_encoder_is_whole(short: None, tmp_path: Path) -> None:
+def test_the_encoder_is_whole(finished: Finished, pictures: Splits, tmp_path: Path) -> None:
     """What learned from features takes images, in one pass, and gives the same activations."""
-    splits = pictures()
-    plan = make_plan("cifar100", "triplet", "cpu", 0, CLASSES)
-    trainings = Trainings(plan, splits, tmp_path, quiet=True)
+    splits, place = pictures, finished.folder / "seed-0"
+    plan = make_plan("cifar100", "npairs", "cpu", 0, splits.train.classes)
+    trainings = Trainings(plan, splits, place, quiet=True)
     encoder = trainings.encoder(2)
     assert encoder.networks.shared
+    learned = Encoder.load(place / "npairs" / "k2" / "encoder")  # from features
+    assert (encoder.active, learned.active) == (2, 2)
+    for one, other in zip(
+        encoder.hash.head.parameters(), learned.hash.head.parameters(), strict=True
+    ):
+        assert torch.equal(one, other)
     assert splits.test is not None
     found = encoder.encode(splits.test)
     kept = trainings.encoded(splits.test, "test", encoder.hash)
@@ -222,10 +252,10 @@ def test_the_encoder_is_whole(short: None, tmp_path: Path) -> None:
 
 
 def test_the_start_is_what_algorithm_1_begins_with(
-    short: None, tmp_path: Path, monkeypatch: Any
+    short: None, pictures: Splits, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    plan = make_plan("cifar100", "triplet", "cpu", 0, CLASSES)
-    trainings = Trainings(plan, pictures(), tmp_path / "seed-0", quiet=True)
+    plan = make_plan("cifar100", "triplet", "cpu", 0, pictures.train.classes)
+    trainings = Trainings(plan, pictures, tmp_path / "seed-0", quiet=True)
     trainings.classifier()
     begun: list[Any] = []
     original = stages_room.run
@@ -248,15 +278,15 @@ def test_the_start_is_what_algorithm_1_begins_with(
                 getattr(start.head, name), begun[-1][f"head.{name}"], rtol=0, atol=0
             )
         assert not torch.equal(start.head.weight, learned.head.weight)
-    random = Trainings(make_plan("cifar100", "npairs", "cpu"), pictures(), tmp_path, quiet=True)
+    random = Trainings(make_plan("cifar100", "npairs", "cpu"), pictures, tmp_path, quiet=True)
     assert random.start(1) is None
     # A folder that was trained before this row was there gets it, and trains nothing anew.
-    outcome = reproduce(pictures(), "cifar100", "triplet", tmp_path, quiet=True, unseen=False)
+    outcome = reproduce(pictures, "cifar100", "triplet", tmp_path, quiet=True, unseen=False)
     assert len(begun) == 2
     assert {row.k for row in outcome.rows if row.method == "start"} == {1, 2}
 
 
-def test_a_base_without_classes_gets_a_classifier(tmp_path: Path) -> None:
+def test_a_base_without_classes_gets_a_classifier(pictures: Splits, tmp_path: Path) -> None:
     plan = make_plan("cifar100", "triplet", "paper", 0)
     stage = replace(plan.hash.hash, steps=2, classes=5, items=2, outputs=8)
     assert plan.hash.base is not None
@@ -265,22 +295,21 @@ def test_a_base_without_classes_gets_a_classifier(tmp_path: Path) -> None:
         plan.hash, base=base, hash=stage,
         backbone={"name": "residual", "width": 4, "blocks": [1, 1]},
     )  # fmt: skip
-    splits = pictures()
+    splits = pictures
     trainings = Trainings(replace(plan, base=settings, hash=settings), splits, tmp_path, quiet=True)
     classifier = trainings.classifier()
-    assert classifier.weights.shape == (CLASSES, 8)
+    assert classifier.weights.shape == (splits.train.classes, 8)
     scores = classifier.scores(trainings.encoded(splits.train, "train", trainings.base()))
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.3
     assert trainings.encoder(1).active == 1
 
 
-def test_refuses_what_is_no_experiment(tmp_path: Path) -> None:
+def test_refuses_what_is_no_experiment(pictures: Splits, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no cpu preset for imagenet32"):
         make_plan("imagenet32", "npairs", "cpu")
     with pytest.raises(InputError, match='choose "paper" or "cpu"'):
         make_plan("cifar100", "npairs", "gpu")
-    assert make_plan("imagenet32", "npairs", "paper").hash.hash.outputs == 512
-    splits = pictures()
+    splits = pictures
     with pytest.raises(InputError, match="seeds is 0"):
         reproduce(splits, "cifar100", "npairs", tmp_path, seeds=0)
     with pytest.raises(InputError, match="no test split"):

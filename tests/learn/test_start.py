@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from flowhash.codes import item_objective
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn import Stage, train, train_base
+from flowhash.learn import Schedule, Settings, Stage, train, train_base
 from flowhash.learn.checkpoint import Checkpoints
 from flowhash.learn.start import class_directions, start_at_classes
 from flowhash.networks import EmbeddingNetwork, build_backbone
+from tests.learn.test_train import precision_at_one
 from tests.learn.trainer import clouds, lines, vector_settings
 
 
@@ -79,6 +81,32 @@ def test_starting_at_the_classes_is_good_from_the_first_step(tmp_path: Path) -> 
         found[start] = [line for line in lines(run) if line.get("validation")][-1]["nmi"]
     assert found["classes"] > 0.9
     assert found["random"] < found["classes"]
+
+
+def test_algorithm_1_improves_on_its_start_at_two_active_buckets(tmp_path: Path) -> None:
+    """Items that were not trained on: g is lower, buckets hold less, answers are no worse."""
+    splits, penalty = clouds(classes=10, items=40, noise=0.6), 0.5
+    assert splits.test is not None
+    base = Stage("cross-entropy", 8, 10, 4, 60, rate=5e-3, schedule=Schedule("cycle"))
+    steps = Stage(
+        "triplet", 24, 10, 4, 100, {"margin": 1.0}, rate=5e-3, schedule=Schedule("cycle"),
+        start="classes",
+    )  # fmt: skip
+    settings = Settings(
+        {"name": "mlp", "hidden": [32]}, base, steps, active=2, penalty=penalty, augment=None,
+        validate_every=50,
+    )  # fmt: skip
+    ranking = train_base(splits, settings, tmp_path, quiet=True)
+    found = []
+    for stage in (replace(steps, steps=1, rate=1e-9), steps):
+        encoder = train(splits, replace(settings, hash=stage), None, base=ranking, quiet=True)
+        encoded = encoder.encode(splits.test)
+        value = item_objective(encoded.codes, encoded.activations, splits.test.labels, penalty / 10)
+        found.append((value, *precision_at_one(encoder, splits.test)))
+    (before, precision, share), (after, better, less) = found
+    assert after < before - 10  # -36 and -65 here
+    assert better >= precision
+    assert less < share
 
 
 def test_one_base_serves_several_and_the_folder_goes_on(tmp_path: Path) -> None:
