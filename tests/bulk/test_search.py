@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,43 @@ def test_workers_that_were_given_up_leave_nothing(tmp_path: Path) -> None:
     (out / ".parts-000000000000" / "part-000001.parquet.abc").write_bytes(b"half")
     search(table, queries, out, LocalRunner(), rows=10)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
+
+
+def test_plans_that_are_none(tmp_path: Path) -> None:
+    """Whatever a plan holds, or is, ends in one line that names it."""
+    table, queries, out = prepared(tmp_path)
+    search(table, queries, out, LocalRunner(), rows=10)
+    path = out / "_plan.json"
+    plan = json.loads(path.read_bytes())
+    other: dict[str, list[Any]] = {
+        "sizes": ["x", 5, [-1], [10**30], [1e308], [True], None], "settings": [5, [], None, {}],
+        "inputs": [5, [1]], "command": [[], 5], "token": [5, None], "finished": ["x", 1],
+        "version": ["x", None], "more": [1],
+    }  # fmt: skip
+    texts = ["5", "null", "[]", "{}", "[" * 60_000, '{"a":' * 60_000, '{"version": 1' + "0" * 5000]
+    texts += [json.dumps({**plan, name: value}) for name in other for value in other[name]]
+    texts += [json.dumps({**plan, "settings": {**plan["settings"], "top": "x"}})]
+    for text in texts:
+        path.write_text(text)
+        for use in (lambda: search(table, queries, out, LocalRunner()), lambda: read_answers(out)):
+            with pytest.raises(DamagedFileError, match=r"_plan\.json is damaged") as raised:
+                use()
+            assert len(str(raised.value)) < 600
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DamagedFileError, match="it is no file"):
+        search(table, queries, out, LocalRunner())
+    path.unlink()
+    path.write_text(json.dumps(plan))
+    (out / "_lock").unlink()
+    os.mkfifo(out / "_lock")
+    with pytest.raises(StorageError, match="_lock is no file"):
+        search(table, queries, out, LocalRunner())
+    part = out / "part-000001.parquet"
+    part.unlink()
+    os.mkfifo(part)
+    with pytest.raises(DamagedFileError, match=r"part-000001\.parquet is no file"):
+        read_answers(out)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, StorageError])

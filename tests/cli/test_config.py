@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from flowhash import Encoder, HashTable
-from flowhash.cli.config import toml
+from flowhash.cli.app import _code
+from flowhash.cli.config import MOST, toml
 from tests.cli.test_command import COMMAND, run
 
 
@@ -51,6 +53,34 @@ def test_a_file_is_taken_what_is_typed_wins_and_the_result_runs_again(place: Pat
     assert again.returncode == 0, again.stderr
     one, two = (Encoder.load(folder / "encoder") for folder in (out, place / "again"))
     assert one.fingerprint == two.fingerprint
+
+
+def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each: nothing is waited for, read for ever, or nested too deeply."""
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "folder.toml").mkdir()
+    contents = {
+        "binary": b"\xff\xfe\0", "zero": b"a = \0", "deep": b"a = " + b"[" * 60_000,
+        "tables": b"a = " + b"{a = " * 3000 + b"1" + b"}" * 3000, "digits": b"a = " + b"9" * 5000,
+        "long": b"#" * (MOST + 1),
+    }  # fmt: skip
+    for name, content in contents.items():
+        (tmp_path / f"{name}.toml").write_bytes(content)
+    places = [*sorted(tmp_path.iterdir()), Path("/dev/zero"), tmp_path / "nothing.toml"]
+    for place in places:
+        for option in ("--config", "--api-key-file"):
+            if option == "--config" or place.name in ("pipe.toml", "zero", "folder.toml"):
+                assert _code(["serve", "nowhere", option, str(place)]) == 2
+                said = capsys.readouterr().err
+                assert said.count("\n") == 1
+                assert str(place) in said
+    # What a shell makes of <(command) is read.
+    ends = os.pipe()
+    os.write(ends[1], b"[serve]\nport = 'x'\n")
+    os.close(ends[1])
+    assert _code(["serve", "nowhere", "--config", f"/dev/fd/{ends[0]}"]) == 2
+    os.close(ends[0])
+    assert "--port" in capsys.readouterr().err
 
 
 def test_a_section_of_a_group_is_for_its_command(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def read_head(path: Path) -> tuple[Any, int, dict[str, Any], int]:
 def naming_damage(path: Path) -> Iterator[None]:
     """Whatever goes wrong with reading a file is said with its name."""
     arrow = require("pyarrow", "parquet")
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise DamagedFileError(f"{path} is no file; remove it, or give other files")
     try:
         yield
     except (DamagedFileError, InputError):

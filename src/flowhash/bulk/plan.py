@@ -14,6 +14,7 @@ from flowhash.table.files import naming
 
 PLAN = "_plan.json"
 FORMAT, VERSION = "flowhash-bulk", 1
+MOST_ROWS = 1 << 40  # of a part
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def read_plan(folder: Path) -> Plan | None:
     """
     path = folder / PLAN
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         body = json.loads(path.read_bytes())
         kind, version = body.pop("format"), body.pop("version")
         if kind != FORMAT or not isinstance(version, int):
@@ -128,15 +131,35 @@ def read_plan(folder: Path) -> Plan | None:
                 f"{path} has format version {version}; this FlowHash reads up to {VERSION}. "
                 "Install a newer one"
             )
-        return Plan(**body)
+        return _checked(Plan(**body))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except StorageError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise DamagedFileError(
-            f"{path} is damaged ({error}); remove the folder and begin anew"
+            f"{path} is damaged ({str(error)[:200]}); remove the folder and begin anew"
         ) from error
+
+
+def _checked(plan: Plan) -> Plan:
+    """A plan as it was read, which may be anything.
+
+    Raises:
+        TypeError: a field is not of its kind.
+    """
+    kinds = {"command": str, "inputs": dict, "settings": dict, "sizes": list, "finished": bool,
+             "token": str}  # fmt: skip
+    for name, kind in kinds.items():
+        if not isinstance(getattr(plan, name), kind):
+            raise TypeError(f"{name} is {getattr(plan, name)!r:.80}")
+    if not all(type(size) is int and 0 <= size < MOST_ROWS for size in plan.sizes):
+        raise TypeError(f"sizes is {plan.sizes!r:.80}")
+    if plan.command in ("search", "neighbours"):  # what their answers are read by
+        for name in ("top", "active"):
+            if type(plan.settings.get(name)) is not int or plan.settings[name] < 1:
+                raise TypeError(f"{name} is {plan.settings.get(name)!r:.80}")
+    return plan
 
 
 def difference(known: Plan, plan: Plan) -> str:

@@ -186,6 +186,8 @@ def _not_ours(folder: Path) -> list[Path]:
 def _take_lock(folder: Path) -> IO[bytes]:
     import fcntl
 
+    if (folder / LOCK).exists() and not (folder / LOCK).is_file():  # a pipe would be waited for
+        raise StorageError(f"{folder / LOCK} is no file; remove it, or give another folder")
     file = (folder / LOCK).open("ab")
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

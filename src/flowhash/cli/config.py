@@ -15,6 +15,9 @@ What stands on the command line wins over the file, and a section over the top.
 from __future__ import annotations
 
 import difflib
+import errno
+import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +34,7 @@ if sys.version_info >= (3, 11):
 else:
     toml = require("tomli", "cli")
 
+MOST = 1 << 20  # bytes of a file of options, or of a key
 # Not settings of a run, but of how one looks at it.
 NOT_SAVED = frozenset({"config", "help", "quiet", "json", "open"})
 
@@ -97,16 +101,41 @@ def read_settings(path: Path, *words: str) -> dict[str, Any]:
     return _section(_read(path), list(words)) if path.is_file() else {}
 
 
+def read_text(path: Path) -> str:
+    """The text of a small file, or of a pipe that the shell has made, as ``<(command)``.
+
+    Raises:
+        InputError: it is something else: a named pipe may be waited for, and a device read, for
+            ever.
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is not text.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    made = stat.S_ISFIFO(mode) and path.parts[:2] == ("/", "dev")
+    if not (stat.S_ISREG(mode) or made):
+        raise InputError(f"{path} is a pipe or a device; give a file")
+    with path.open("rb") as file:
+        content = file.read(MOST + 1)
+    if len(content) > MOST:
+        raise InputError(f"{path} has more than {MOST:,} bytes; give a small file of text")
+    return content.decode()
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return toml.loads(path.read_text("utf-8"))
+        return toml.loads(read_text(path))
     except FileNotFoundError as error:
         raise InputError(f"{path} is not there; give a TOML file with options") from error
+    except InputError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {reason}; give a TOML file") from error
-    except toml.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}; mend that place") from error
+    # Also what nests too deeply for the parser, and numbers of thousands of digits.
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not TOML: {str(error)[:200]}; mend that place") from error
 
 
 def _section(content: dict[str, Any], words: list[str]) -> dict[str, Any]:

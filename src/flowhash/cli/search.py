@@ -150,7 +150,7 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
     path = Path(text).expanduser()
     suffix = path.suffix.lower()
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
     names = [text]
     if suffix in SUFFIXES and encoder.preprocessing.kind == "images":

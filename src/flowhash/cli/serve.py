@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flowhash.cli.config import read_text
 from flowhash.cli.notes import LostEncoderError, Notes, own_encoder, place_of
 from flowhash.cli.opening import encoder_folder
 from flowhash.engines import open_any
@@ -46,7 +47,9 @@ def serve(
 
 def _read_key(path: Path) -> str:
     try:
-        key = path.read_text().strip()
+        key = read_text(path).strip()
+    except InputError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--api-key-file {path} cannot be read: {reason}") from error

@@ -59,7 +59,9 @@ def fit(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Of each stage, instead of what suits the data.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the training; splits have their own.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Of the training; splits have their own.")
+    ] = 0,
     folder: options.Folder = None,
     labels: options.Labels = None,
     embedding: options.Embedding = None,
@@ -95,7 +97,7 @@ def evaluate(
     size: options.Size = None,
     ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of k-means.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of k-means.")] = 0,
     device: options.Device = "auto",
     config: options.Config = None,
     quiet: options.Quiet = False,
