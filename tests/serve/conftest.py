@@ -19,6 +19,16 @@ class Servers:
     images: Server
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """Compile before anything is asked in this process: requests have a time limit."""
+    from flowhash.serve import create_app
+    from flowhash.serve.warming import warm_up
+    from tests.serve.test_limits import small_table
+
+    warm_up(create_app(small_table()).state.service)
+
+
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     yield from three(tmp_path_factory)

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
+from flowhash.serve.metrics import Metrics
 from flowhash.table import HashTable
 from tests.serve.servers import DIM, PATIENCE, Server, message_of, start, started
 
@@ -306,8 +307,8 @@ def test_more_connections_than_descriptors(server: Server) -> None:
 
 
 @contextmanager
-def in_a_thread(most: int) -> Iterator[str]:
-    """The address of a server of this process that takes few connections, and closes none idle."""
+def in_a_thread(most: int) -> Iterator[tuple[str, Metrics]]:
+    """A server of this process that takes few connections, and closes none for being idle."""
     import uvicorn
 
     from flowhash.serve import create_app
@@ -315,7 +316,8 @@ def in_a_thread(most: int) -> Iterator[str]:
     from tests.serve.test_limits import small_table
 
     connection = type("Limited", (Connection,), {"limits": Limits(most, 1e9, 1e9)})
-    config = uvicorn.Config(create_app(small_table()), port=0, log_level="warning", http=connection)
+    app = create_app(small_table())
+    config = uvicorn.Config(app, port=0, log_level="warning", http=connection)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -323,16 +325,26 @@ def in_a_thread(most: int) -> Iterator[str]:
         assert thread.is_alive()
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}/", app.state.service.metrics
     finally:
         server.should_exit = True
         thread.join()
 
 
+def begin(url: str, metrics: Metrics) -> socket.socket:
+    """A request whose last byte is missing, and which the server has in work."""
+    head = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection = connect(url, head + b"Content-Length: 2\r\n\r\n{")
+    end = time.monotonic() + PATIENCE
+    while metrics.running < 1:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return connection
+
+
 def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
-    begun = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with in_a_thread(4) as url, ExitStack() as stack:
-        busy = stack.enter_context(connect(url, begun + b"Content-Length: 2\r\n\r\n{"))
+    with in_a_thread(4) as (url, metrics), begin(url, metrics) as busy, ExitStack() as stack:
         idle = [stack.enter_context(connect(url)) for _ in range(9)]
         assert httpx.get(f"{url}health", timeout=PATIENCE).status_code == 200
         assert [rest_of(connection) for connection in idle[:7]] == [b""] * 7
@@ -342,11 +354,8 @@ def test_the_connection_that_is_idle_for_longest_makes_room() -> None:
 
 
 def test_where_all_are_busy_further_connections_are_refused() -> None:
-    begun = b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with in_a_thread(1) as url, connect(url, begun + b"Content-Length: 2\r\n\r\n{") as busy:
-        end = time.monotonic() + PATIENCE
-        while (answer := httpx.get(f"{url}health", timeout=PATIENCE)).status_code == 200:
-            assert time.monotonic() < end  # until the request has begun
+    with in_a_thread(1) as (url, metrics), begin(url, metrics) as busy:
+        answer = httpx.get(f"{url}health", timeout=PATIENCE)
         assert "1 connections" in message_of(answer, 503, "busy")
         assert answer.headers["retry-after"] == "1"
         busy.sendall(b"}")

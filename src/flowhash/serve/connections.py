@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class Connection(HttpToolsProtocol):
         transport.set_write_buffer_limits(BUFFER)
         self._head_size = 0
         self._doing: tuple[str, Any] = (WAITING, None)
-        self._since = self.loop.time()
+        self._since = time.monotonic()  # the loop's own clock is too coarse to tell who was first
         if len(self.connections) > self.limits.most:
             self._make_room()
 
@@ -87,6 +88,11 @@ class Connection(HttpToolsProtocol):
         if now - self._since > longest:
             self._end()
 
+    @property
+    def leaving(self) -> bool:
+        """Whether it ends in a moment; what a client has yet to read may take longer."""
+        return self.transport.is_closing() and not self.transport.get_write_buffer_size()
+
     def _stage(self) -> str:
         cycle = self.cycle
         done = cycle is None or cycle.response_complete
@@ -104,14 +110,11 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        others = cast("Iterable[Connection]", self.connections)
-        idle = [
-            other
-            for other in others
-            if other is not self
-            and (other.cycle is None or other.cycle.response_complete)
-            and not other.transport.is_closing()
-        ]
+        every = cast("Iterable[Connection]", self.connections)
+        others = [other for other in every if other is not self and not other.leaving]
+        if len(others) < self.limits.most:
+            return
+        idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
         if idle:
             min(idle, key=lambda other: other._since)._end()
             return
@@ -136,12 +139,11 @@ async def look_after(
         closing: whether the server is about to end.
         last: seconds for an answer to be read then.
     """
-    loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(min(LOOK, limits.idle / 4, limits.send / 4))
         send = min(limits.send, last) if closing() else limits.send
         for connection in list(connections):
-            connection.look(loop.time(), send)
+            connection.look(time.monotonic(), send)
 
 
 def room_for_connections(wanted: int) -> tuple[int, int]:
