@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flowhash.atomic import atomic_file, open_regular, remove_strays
+from flowhash.bulk import work
 from flowhash.data import cache
 from flowhash.data.download import _opened
 from flowhash.errors import DamagedFileError, StorageError
@@ -107,6 +108,14 @@ def test_it_leaves_alone_what_somebody_is_writing(folder: Path) -> None:
         assert len(names(folder)) == 2
     assert (folder / "file").read_bytes() == b"slow"
     assert names(folder) == {"file"}
+
+
+def test_bulk_work_knows_the_plan_that_one_that_was_killed_was_writing(folder: Path) -> None:
+    for name in (work.LOCK, f"{work.PLAN}.new", f"{work.PLAN}.0123456789abcdef.new", "notes.txt"):
+        (folder / name).write_bytes(b"left")
+    assert work._not_ours(folder) == [folder / "notes.txt"]
+    found = {entry.name for kind in work.STRAYS for entry in folder.glob(kind)}
+    assert found == {f"{work.PLAN}.new", f"{work.PLAN}.0123456789abcdef.new"}
 
 
 @pytest.mark.parametrize(
