@@ -6,17 +6,22 @@ that belongs together, whenever the writer died.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from flowhash.errors import DamagedFileError
+from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError, reason
 from flowhash.extras import require
+from flowhash.regular_file import memory, read_regular_file
 from flowhash.table.files import naming, replace_file
+
+LARGEST_RECORD = 1 << 28  # bytes of a JSON file; a million class names take a tenth of it
+Kinds = Mapping[str, tuple[type, ...]]
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
@@ -36,15 +41,21 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFileError: it cannot be read as one; the message names it.
     """
+    return _parsed(path, _record_content(path))
+
+
+def _record_content(path: Path) -> bytes:
     with naming(path):
-        return _parsed(path, path.read_bytes())
+        return read_regular_file(path, LARGEST_RECORD)
 
 
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     try:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} is not JSON: {error}; restore it from a copy") from error
+        raise DamagedFileError(
+            f"{path} is not JSON: {reason(error)}; restore it from a copy"
+        ) from error
     if not isinstance(record, dict):
         raise DamagedFileError(f"{path} does not hold a JSON object; restore it from a copy")
     return record
@@ -61,14 +72,13 @@ def read_sealed(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFileError: any byte of it is another one; the message names it.
     """
-    with naming(path):
-        content = path.read_bytes()
+    content = _record_content(path)
     record = _parsed(path, content)
     record.pop("checksum", None)
     try:
         # The bytes, not the entries: a changed space is a sign of a failing disk too.
         intact = content == _dumped({**record, "checksum": _checksum(record)})
-    except ValueError:  # NaN is no JSON, and was never written
+    except (ValueError, RecursionError):  # NaN is no JSON, and was never written
         intact = False
     if not intact:
         raise DamagedFileError(
@@ -76,6 +86,70 @@ def read_sealed(path: Path) -> dict[str, Any]:
             "a copy"
         )
     return record
+
+
+def check_entries(path: Path, record: Any, kinds: Kinds, where: str = "") -> None:
+    """Refuse a record that lacks an entry, or has one of another type than was written.
+
+    Args:
+        path: of the file, for messages.
+        record: what was read, or a part of it.
+        kinds: the entries, and the types that each may have; bool does not count as int.
+        where: the part's name, for messages.
+
+    Raises:
+        DamagedFileError: the message names the file and the entry.
+    """
+    if not isinstance(record, dict):
+        raise DamagedFileError(
+            f"{path}: {where or 'it'} is {_kind(record)}, not an object; restore it from a copy"
+        )
+    missing = [name for name in kinds if name not in record]
+    if missing:
+        part = f", in {where}" if where else ""
+        raise DamagedFileError(f"{path} lacks {', '.join(missing)}{part}; restore it from a copy")
+    for name, allowed in kinds.items():
+        value = record[name]
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            full = f"{where}.{name}" if where else name
+            expected = " or ".join(NAMES[kind] for kind in allowed)
+            raise DamagedFileError(
+                f"{path}: {full} is {_kind(value)}; expected {expected}. Restore it from a copy"
+            )
+
+
+NAMES = {
+    dict: "an object", list: "a list", str: "a text", int: "a whole number", float: "a number",
+    bool: "true or false", type(None): "null",
+}  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    name = NAMES.get(type(value), type(value).__name__)
+    return name if isinstance(value, dict | list) else f"{name}, {reason(repr(value)):.40}"
+
+
+@contextlib.contextmanager
+def described_by(path: Path, what: str) -> Iterator[None]:
+    """Name the file whose content cannot be used, however using it fails.
+
+    Files hold what others may have written: sizes, names and settings that no code of ours, or of
+    a library, was made for.
+
+    Args:
+        path: the file.
+        what: it should describe.
+    """
+    try:
+        yield
+    except (StorageError, MissingExtraError):
+        raise
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except Exception as error:
+        raise DamagedFileError(
+            f"{path} describes no {what} that can be used: {reason(error)}; restore it from a copy"
+        ) from error
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
@@ -118,7 +192,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     if not path.is_file():
         raise DamagedFileError(f"{path} is missing; restore it from a copy")
     with naming(path):
-        content = path.read_bytes()
+        content = read_regular_file(path, memory() // 2)  # the tensors take as much again
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedFileError(
             f"{path} was changed after it was written, its checksum does not fit; restore it from "
@@ -127,4 +201,6 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     try:
         return dict(load(content))
     except Exception as error:  # the library's own error type derives from Exception only
-        raise DamagedFileError(f"{path} cannot be read: {error}; restore it from a copy") from error
+        raise DamagedFileError(
+            f"{path} cannot be read: {reason(error)}; restore it from a copy"
+        ) from error

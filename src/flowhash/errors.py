@@ -41,3 +41,13 @@ class LockedTableError(StorageError):
 
 class ForbiddenError(StorageError):
     """The server that keeps a table does not let this user do that to it."""
+
+
+def reason(error: object) -> str:
+    """What another library's error says, or what stands in a file, fit for a message of ours.
+
+    It is one line of at most 300 characters, and what is not printable is left out: a file that
+    was made on purpose chooses the words of the errors that it causes.
+    """
+    words = " ".join(str(error)[:3000].split())
+    return "".join(letter for letter in words if letter.isprintable())[:300] or type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from PIL import Image
 
 import flowhash.data.pictures as pictures
 from flowhash.data import ImageFolder, image_folder
-from flowhash.data.pictures import read_image, read_pictures
+from flowhash.data.folder import find_images
+from flowhash.data.pictures import ENDINGS, FORMATS, read_image, read_pictures
+from flowhash.data.thumbnails import file_thumbnail
 from flowhash.errors import DamagedFileError, InputError, StorageError
 
 
@@ -203,7 +206,7 @@ def test_exif_orientation_is_honoured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])
 def test_every_mode_becomes_colour(tmp_path: Path, mode: str) -> None:
     image = Image.new("RGB", (8, 8), (255, 255, 255)).convert(mode)
-    image.save(tmp_path / ("a.tif" if mode == "CMYK" else "a.png"))
+    image.save(tmp_path / ("a.jpg" if mode == "CMYK" else "a.png"))
     found = read_image(next(tmp_path.iterdir()), (4, 4))
     assert found.shape == (4, 4, 3)
     assert found.min() > 250
@@ -250,3 +253,47 @@ def test_pictures_may_be_files_or_images(tmp_path: Path) -> None:
     found = read_pictures([path, str(path), Image.new("L", (30, 20), 5)], (4, 6))
     assert found.shape == (3, 4, 6, 3)
     assert found[:, 0, 0].tolist() == [[7, 8, 9], [7, 8, 9], [5, 5, 5]]
+
+
+def test_an_eps_file_called_png_is_not_given_to_ghostscript(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark, programs = tmp_path / "mark", tmp_path / "programs"
+    programs.mkdir()
+    for name in ("gs", "gswin64c", "gswin32c"):
+        (programs / name).write_text(f"#!/bin/sh\necho ran >> {mark}\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # looked for anew
+    path = tmp_path / "a" / "picture.png"
+    path.parent.mkdir()
+    Image.new("RGB", (8, 8)).save(path, "EPS")
+    with pytest.raises(DamagedFileError, match=r"picture\.png cannot be read.*none of PNG, JPEG"):
+        read_image(path, (4, 4))
+    with pytest.raises(DamagedFileError, match=r"picture\.png"):
+        file_thumbnail(path)
+    (complaint,) = ImageFolder([path], (4, 4)).verify()
+    assert "picture.png" in complaint
+    assert not mark.exists()
+    with pytest.raises(OSError, match=""), Image.open(path) as image:
+        image.load()
+    assert mark.exists()  # Pillow itself would have run it
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "PPM", "ICO", "TGA", "JPEG2000", "PCX", "SGI"])
+def test_only_the_formats_of_the_server_are_read(tmp_path: Path, kind: str) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png", kind)
+    with pytest.raises(DamagedFileError, match=r"a\.png cannot be read.*convert it"):
+        read_image(tmp_path / "a.png", (4, 4))
+    (tmp_path / "a.png").rename(tmp_path / "a.tif")
+    with pytest.raises(InputError, match=r"a\.tif; expected PNG, JPEG, WEBP, GIF, BMP"):
+        find_images(tmp_path, ignore_other=False)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_of_the_server_is_read(tmp_path: Path, kind: str) -> None:
+    for ending in ENDINGS[kind]:
+        Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / f"a{ending}", kind)
+    for path in find_images(tmp_path, ignore_other=False):
+        found = read_image(path, (4, 4)).astype(int)
+        assert np.abs(found - [255, 0, 0]).max() < 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -487,3 +488,78 @@ def test_an_unknown_backbone_is_named(tmp_path: Path) -> None:
         Encoder.load(tmp_path)
     with pytest.raises(InputError, match="of tomorrow"):
         build_backbone({"name": "of tomorrow"})
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The addresses that anybody asks for while a test runs; nobody gets any."""
+    asked: list[Any] = []
+
+    def refuse(*arguments: Any, **_: Any) -> None:
+        asked.append(arguments)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    return asked
+
+
+def described(folder: Path, backbone: dict[str, Any]) -> None:
+    """Another backbone in an encoder's folder, under a right checksum."""
+    make("vit").save(folder)
+    record = read_sealed(folder / "encoder.json")
+    record["hash"]["backbone"] = backbone
+    write_sealed(folder / "encoder.json", record)
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        {"name": "transformers", "model": "somebody/something"},
+        {"name": "transformers", "model": "somebody/something", "config": None},
+        {"name": "mirrored", "backbone": {"name": "transformers", "model": "somebody/something"}},
+        {
+            "name": "transformers",
+            "config": {"model_type": "detr", "backbone": "some/body", "use_timm_backbone": False},
+        },
+        {
+            "name": "transformers",
+            "config": {"model_type": "vit", "attn_implementation": "some/kernel"},
+        },
+        {
+            "name": "transformers",
+            "config": {"model_type": "vit", "auto_map": {"AutoModel": "some/body--model.Evil"}},
+        },
+    ],
+)
+def test_loading_asks_no_hub(tmp_path: Path, backbone: dict[str, Any], calls: list[Any]) -> None:
+    described(tmp_path, backbone)
+    with pytest.raises((InputError, DamagedFileError), match=r"encoder\.json") as caught:
+        Encoder.load(tmp_path)
+    assert not calls
+    if "auto_map" not in str(backbone):  # which needs no hub, since its code is never run
+        assert "hub=True) or FLOWHASH_HUB=1" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_a_hub_is_asked_where_the_user_says_so(
+    how: str, tmp_path: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(tmp_path, {"name": "transformers", "model": "somebody/something"})
+    monkeypatch.setenv("FLOWHASH_HUB", "1" if how == "environment" else "0")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    with pytest.raises(InputError, match=r"cannot load the model 'somebody/something'"):
+        Encoder.load(tmp_path, hub=True if how == "argument" else None)
+    assert calls
+    calls.clear()
+    with pytest.raises(InputError, match="FLOWHASH_HUB"):
+        Encoder.load(tmp_path, hub=False)
+    assert not calls
+
+
+def test_a_saved_encoder_is_loaded_without_a_call(tmp_path: Path, calls: list[Any]) -> None:
+    encoder = make("vit")
+    encoder.save(tmp_path)
+    assert Encoder.load(tmp_path).fingerprint == encoder.fingerprint
+    assert not calls

@@ -209,3 +209,57 @@ def test_a_model_that_does_not_say_how_its_images_are_prepared(tmp_path: Path) -
     (tmp_path / "preprocessor_config.json").write_text('{"size": 16}')
     with pytest.raises(InputError, match="image_mean"):
         pretrained_preprocessing(str(tmp_path))
+
+
+TIMM = """
+import torch
+asked = []
+class models:
+    @staticmethod
+    def load_model_config_from_hf(name):
+        asked.append(name)
+        return {}, "small", {"depth": 3, "num_classes": 7}
+def create_model(name, pretrained, num_classes, depth=1):
+    assert num_classes == 0
+    if name.startswith("hf-hub:") or pretrained:
+        asked.append(name)
+        depth = 3
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, depth))
+    model.num_features = depth
+    return model
+"""
+
+
+def test_a_timm_model_of_the_hub_is_built_again_without_it(
+    monkeypatch: Any, tmp_path: Path
+) -> None:
+    without(monkeypatch, "timm", tmp_path, TIMM)
+    backbone = Timm("hf-hub:somebody/something")
+    assert backbone.spec == {
+        "name": "timm", "model": "small", "pretrained": False, "arguments": {"depth": 3},
+    }  # fmt: skip
+    import timm
+
+    timm.asked.clear()
+    again = build_backbone(json.loads(json.dumps(backbone.spec)), hub=False)
+    again.load_state_dict(backbone.state_dict())
+    assert torch.equal(again(PIXELS), backbone(PIXELS))
+    for spec in (
+        {"model": "hf-hub:somebody/something", "pretrained": False},
+        {"model": "hf_hub:somebody/something", "pretrained": False},
+        {"model": "small", "pretrained": True},
+        {"model": "small"},
+    ):
+        with pytest.raises(InputError, match=r"fetched from a hub.*hub=True.* FLOWHASH_HUB=1"):
+            build_backbone({"name": "timm", **spec}, hub=False)
+    for argument in ("checkpoint_path", "pretrained_cfg", "cache_dir"):
+        spec = {"model": "small", "pretrained": False, "arguments": {argument: "somewhere"}}
+        with pytest.raises(InputError, match=f"have {argument}, which reads other files"):
+            build_backbone({"name": "timm", **spec}, hub=False)
+    assert not timm.asked
+
+
+def test_a_network_is_mirrored_once() -> None:
+    once = {"name": "mirrored", "backbone": {"name": "residual", "width": 4, "blocks": [1]}}
+    with pytest.raises(InputError, match="mirrored already"):
+        build_backbone({"name": "mirrored", "backbone": once})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -13,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.atomic import atomic_file, remove_strays
-from flowhash.data.files import damaged_npz, map_npz, read_npy
-from flowhash.data.pickles import read_pickle
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.data.files import map_npz, read_npy, unpacked
+from flowhash.data.pickles import read_pickle, whole_numbers
+from flowhash.errors import DamagedFileError, StorageError, reason
+from flowhash.regular_file import read_regular_file
 
 CHUNK = 1 << 20
+LARGEST = 1 << 31  # bytes of a pickle; the official ones have a fifth of it
 
 
 def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:
@@ -34,12 +34,10 @@ def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:
 
     def copy(target: IO[bytes]) -> None:
         # A member of an .npz file is an .npy file: it is copied without being held in memory.
-        try:
-            with zipfile.ZipFile(path) as archive, archive.open(key + ".npy") as member:
-                while chunk := member.read(CHUNK):
-                    target.write(chunk)
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as e:
-            raise damaged_npz(path, e) from e
+        with unpacked(path, key) as (member, _):
+            member.seek(0)
+            while chunk := member.read(CHUNK):
+                target.write(chunk)
 
     copied = _cached_path(path, key, cache)
     if not copied.exists():
@@ -52,8 +50,8 @@ def cached_pickle(path: Path, cache: Path | None) -> tuple[NDArray[Any], NDArray
     data, labels = _cached_path(path, "data", cache), _cached_path(path, "labels", cache)
     if not (data.exists() and labels.exists()):
         try:
-            content = read_pickle(path.read_bytes(), str(path))
-        except DamagedFileError:
+            content = read_pickle(read_regular_file(path, LARGEST), str(path))
+        except StorageError:
             raise
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -61,7 +59,7 @@ def cached_pickle(path: Path, cache: Path | None) -> tuple[NDArray[Any], NDArray
         if missing:
             raise DamagedFileError(
                 f"{path} is a pickle without '{missing[0]}'; it has "
-                f"{', '.join(content) or 'nothing'}. Get the official file"
+                f"{reason(', '.join(content) or 'nothing')}. Get the official file"
             )
         for key, target in (("data", data), ("labels", labels)):
             array = _numbers(path, key, content.pop(key))
@@ -70,11 +68,8 @@ def cached_pickle(path: Path, cache: Path | None) -> tuple[NDArray[Any], NDArray
 
 
 def _numbers(path: Path, key: str, values: Any) -> NDArray[Any]:
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        array = np.zeros(0, object)
-    if array.dtype.kind not in "iu":
+    array = whole_numbers(values)
+    if array is None:
         raise DamagedFileError(
             f"{path}: '{key}' is not an array of whole numbers. Get the official file"
         )

@@ -11,7 +11,7 @@ from flowhash.data.archive import Member, read_folder, read_tar
 from flowhash.data.download import download as fetch
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems, Splits
-from flowhash.data.pickles import read_pickle
+from flowhash.data.pickles import read_pickle, whole_numbers
 from flowhash.data.preprocess import Preprocessing
 from flowhash.data.split import stratified
 from flowhash.errors import DamagedFileError, InputError
@@ -107,11 +107,13 @@ def _read(
             _checked_names(names.content.decode("utf-8", "replace").split(), names.name),
         )
     listed = read_pickle(names.content, names.name).get("fine_label_names", ())
+    if not isinstance(listed, list) or not all(isinstance(n, str | bytes) for n in listed):
+        listed = []
     return (
         _from_pickle(train, TRAIN_RECORDS),
         _from_pickle(test, TEST_RECORDS),
         _checked_names(
-            [n.decode("utf-8", "replace") if isinstance(n, bytes) else str(n) for n in listed],
+            [n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in listed],
             names.name,
         ),
     )
@@ -139,11 +141,8 @@ def _from_pickle(member: Member, records: int) -> tuple[Images, Labels]:
             f"{member.name}: 'data' has shape {shape}; expected uint8 ({records}, {PIXELS}). It is "
             "not the official file; download it again"
         )
-    try:
-        numbers = np.asarray(labels, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        numbers = np.zeros(0, np.int64)
-    if numbers.shape != (records,):
+    numbers = whole_numbers(labels)
+    if numbers is None or numbers.shape != (records,):
         raise DamagedFileError(
             f"{member.name}: 'fine_labels' are not {records} whole numbers. It is not the official "
             "file; download it again"

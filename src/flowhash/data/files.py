@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import struct
 import zipfile
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import (
+    DamagedFileError,
+    InputError,
+    MissingExtraError,
+    StorageError,
+    reason,
+)
 from flowhash.extras import require
+from flowhash.regular_file import memory, open_regular_file
 
 EMBEDDINGS = ("embeddings", "embedding", "X", "data")
 LABELS = ("labels", "label", "y")
+UNPACKED = 1 << 30  # bytes that may come of any compressed file, however small it is
+BATCH = 1 << 26  # bytes of a parquet file that are read at once
+MOST_ROWS = 1 << 16
+DENSEST = 100  # times that larger ones may grow
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: its name and extra field follow
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """The array of an ``.npy`` file, mapped: read from disk as it is used."""
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, EOFError, OSError) as error:
+        with open_regular_file(path) as file:
+            head = _npy_head(file)
+            offset, size = file.tell(), path.stat().st_size
+            if head.bytes > size - offset:
+                raise ValueError(f"its header tells of {head.bytes} bytes, {size - offset} follow")
+            return _mapped(path, offset, head)
+    except StorageError:
+        raise
+    except Exception as error:  # numpy's parser of headers fails in many ways
         raise DamagedFileError(
-            f"{path} cannot be read as an array of numbers or text: {error}; save it again with "
-            "numpy.save, without Python objects"
+            f"{path} cannot be read as an array of numbers or text: {reason(error)}; save it again "
+            "with numpy.save, without Python objects"
         ) from error
 
 
@@ -43,10 +63,19 @@ def read_npz(
 
 def npz_names(path: Path) -> list[str]:
     """The keys of an ``.npz`` file."""
+    with _opened_npz(path) as (archive, _):
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+@contextlib.contextmanager
+def _opened_npz(path: Path) -> Iterator[tuple[zipfile.ZipFile, BinaryIO]]:
+    """An ``.npz`` file and its bytes; whatever is wrong with them is said with its name."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
-    except (zipfile.BadZipFile, OSError) as error:
+        with open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
+            yield archive, file
+    except (InputError, StorageError):
+        raise
+    except Exception as error:  # zip files can be made to fail in any way
         raise damaged_npz(path, error) from error
 
 
@@ -61,11 +90,11 @@ def has_labels(path: Path) -> bool:
     return any(name in names for name in LABELS)
 
 
-def damaged_npz(path: Path, error: Exception) -> DamagedFileError:
+def damaged_npz(path: Path, error: object) -> DamagedFileError:
     """What is raised for an ``.npz`` file that cannot be read."""
     return DamagedFileError(
-        f"{path} cannot be read as an .npz file: {error}; it was cut short or holds something else "
-        "than arrays of numbers or text. Save or download it again"
+        f"{path} cannot be read as an .npz file: {reason(error)}; it was cut short or holds "
+        "something else than arrays of numbers or text. Save or download it again"
     )
 
 
@@ -74,51 +103,102 @@ def npz_array(path: Path, key: str) -> NDArray[Any]:
     mapped = map_npz(path, key)
     if mapped is not None:
         return mapped
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return np.asarray(archive[key])
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise damaged_npz(path, error) from error
+    with unpacked(path, key) as (member, head):
+        content = member.read(head.bytes)
+        if len(content) != head.bytes or member.read(1):
+            raise ValueError(f"{key}.npy does not have the size that its header tells")
+        flat = np.frombuffer(bytearray(content), head.dtype)
+        return flat.reshape(head.shape, order="F" if head.is_fortran else "C")
+
+
+@contextlib.contextmanager
+def unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
+    """A compressed array of an ``.npz`` file, to be read after its header.
+
+    Raises:
+        DamagedFileError: it is not what its header tells, or made to fill memory and disk.
+    """
+    with _opened_npz(path) as (archive, _):
+        entry = archive.getinfo(key + ".npy")
+        if entry.flag_bits & 1:
+            raise ValueError("it is encrypted")
+        if entry.compress_type != zipfile.ZIP_DEFLATED:
+            raise ValueError(f"it is compressed by a method ({entry.compress_type}) that numpy "
+                             "does not use")  # fmt: skip
+        check_unpacked(path, entry.file_size, entry.compress_size)
+        with archive.open(entry) as member:
+            head = _npy_head(member)
+            if member.tell() + head.bytes != entry.file_size:
+                raise ValueError(f"{key}.npy does not have the size that its header tells")
+            yield member, head
+
+
+def check_unpacked(path: Path, size: int, packed: int) -> None:
+    """Refuse to unpack what was made to fill the memory; numbers that were measured are denser."""
+    if size > memory() // 2 or (size > UNPACKED and size > DENSEST * packed):
+        raise DamagedFileError(
+            f"{path} has {packed} bytes that unpack to {size}; it was made to fill the memory, or "
+            "is too large for it. If you trust it, save it again with numpy.savez, uncompressed, "
+            "which is mapped and not loaded"
+        )
 
 
 def map_npz(path: Path, key: str) -> NDArray[Any] | None:
     """An array of an ``.npz`` file mapped in place, or None where it is compressed."""
-    try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as file:
-            entry = archive.getinfo(key + ".npy")
-            if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-                return None
-            file.seek(entry.header_offset)
-            magic, name, extra = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
-            if magic != b"PK\x03\x04":
-                raise ValueError(f"no member where {key}.npy should begin")
-            start = file.seek(name + extra, 1)
-            shape, is_fortran, dtype = _npy_header(file)
-            offset = file.tell()
-            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            if dtype.hasobject:
-                raise InputError(
-                    f"{path}: {key} holds Python objects, which are not read; save it as text or "
-                    "numbers, for example values.astype(str)"
-                )
-            if offset + size != start + entry.file_size:
-                raise ValueError(f"{key}.npy does not have the size that its header tells")
-        if size == 0:
-            return np.zeros(shape, dtype)
-        order: Any = "F" if is_fortran else "C"
-        return np.asarray(np.memmap(path, dtype, "r", offset, shape, order))
-    except InputError:
-        raise
-    except (ValueError, EOFError, OSError, KeyError, struct.error, zipfile.BadZipFile) as error:
-        raise damaged_npz(path, error) from error
+    with _opened_npz(path) as (archive, file):
+        entry = archive.getinfo(key + ".npy")
+        if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+            return None
+        file.seek(entry.header_offset)
+        magic, name, extra = LOCAL_HEADER.unpack(file.read(LOCAL_HEADER.size))
+        if magic != b"PK\x03\x04":
+            raise ValueError(f"no member where {key}.npy should begin")
+        start = file.seek(name + extra, 1)
+        try:
+            head = _npy_head(file)
+        except InputError as error:
+            raise InputError(f"{path}: {key} {error}") from error
+        if file.tell() + head.bytes != start + entry.file_size:
+            raise ValueError(f"{key}.npy does not have the size that its header tells")
+        return _mapped(path, file.tell(), head)
 
 
-def _npy_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type of the array that begins here in ``file``."""
+class Head(NamedTuple):
+    """What the header of an ``.npy`` file tells of the array that follows it."""
+
+    shape: tuple[int, ...]
+    is_fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes follow."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def _npy_head(file: IO[bytes]) -> Head:
+    """The header of the array that begins here in ``file``."""
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    return np.lib.format.read_array_header_2_0(file)
+    read = np.lib.format.read_array_header_1_0
+    head = Head(*(read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file))
+    if head.dtype.hasobject:
+        raise InputError(
+            "holds Python objects, which are not read; save it as text or numbers, for example "
+            "values.astype(str)"
+        )
+    if any(isinstance(side, bool) or side < 0 for side in head.shape):
+        raise ValueError(f"its header tells of the shape {head.shape}")
+    if math.prod(head.shape[:1]) and not head.bytes:
+        # No bytes at all could stand for any number of rows.
+        raise ValueError(f"its rows, of the shape {head.shape} and type {head.dtype}, are empty")
+    return head
+
+
+def _mapped(path: Path, offset: int, head: Head) -> NDArray[Any]:
+    if not head.bytes:
+        return np.zeros(head.shape, head.dtype)
+    order: Any = "F" if head.is_fortran else "C"
+    return np.asarray(np.memmap(path, head.dtype, "r", offset, head.shape, order))
 
 
 def read_parquet(
@@ -133,26 +213,48 @@ def read_parquet(
         columns = [column]
         if with_labels:
             columns.append(_chosen(path, names, label, LABELS, "labels"))
-        table = parquet.read_table(path, columns=columns)
+        table = _parquet_table(path, columns, parquet, arrow)
         labels = _parquet_labels(path, table.column(columns[1])) if with_labels else None
         return _parquet_rows(path, column, table.column(column).combine_chunks(), arrow), labels
-    except (arrow.ArrowException, OSError) as error:
-        if isinstance(error, DamagedFileError):
-            raise
-        raise DamagedFileError(
-            f"{path} cannot be read as a parquet file: {error}; write it again"
-        ) from error
+    except (InputError, StorageError):
+        raise
+    except Exception as error:  # a file made on purpose fails in many ways
+        raise _damaged_parquet(path, error) from error
+
+
+def _damaged_parquet(path: Path, error: object) -> DamagedFileError:
+    return DamagedFileError(
+        f"{path} cannot be read as a parquet file: {reason(error)}; write it again"
+    )
+
+
+def _parquet_table(path: Path, columns: list[str], parquet: Any, arrow: Any) -> Any:
+    """The columns as a table, read in parts: a run of equal numbers takes a few bytes.
+
+    What the file tells of its columns is not asked for: pyarrow ends the process where that was
+    forged.
+    """
+    packed, size = path.stat().st_size, 0
+    with parquet.ParquetFile(path) as file:
+        first = next(file.iter_batches(1, columns=columns), None)
+        rows = BATCH // max(first.nbytes, 1) if first is not None else 1
+        parts = []
+        for part in file.iter_batches(min(max(rows, 1), MOST_ROWS), columns=columns):
+            size += part.nbytes
+            check_unpacked(path, size, packed)
+            parts.append(part)
+        empty = file.schema_arrow.empty_table().select(columns)
+        return arrow.Table.from_batches(parts, empty.schema)
 
 
 def _parquet_names(path: Path) -> list[str]:
     """The columns of a parquet file."""
-    arrow = require("pyarrow", "parquet")
     try:
         return list(require("pyarrow.parquet", "parquet").read_schema(path).names)
-    except (arrow.ArrowException, OSError) as error:
-        raise DamagedFileError(
-            f"{path} cannot be read as a parquet file: {error}; write it again"
-        ) from error
+    except MissingExtraError:
+        raise
+    except Exception as error:  # a file made on purpose fails in many ways
+        raise _damaged_parquet(path, error) from error
 
 
 def _parquet_labels(path: Path, column: Any) -> NDArray[Any]:
@@ -184,7 +286,9 @@ def _parquet_rows(path: Path, name: str, column: Any, arrow: Any) -> NDArray[np.
     try:
         numbers = values.cast(arrow.float32(), safe=False).to_numpy(zero_copy_only=False)
     except arrow.ArrowException as error:
-        raise InputError(f"{path}: the column {name} does not hold numbers: {error}") from error
+        raise InputError(
+            f"{path}: the column {name} does not hold numbers: {reason(error)}"
+        ) from error
     return np.asarray(numbers, np.float32).reshape(len(column), dim)
 
 
@@ -198,6 +302,6 @@ def _chosen(
             return name
     option = "embedding" if what == "items" else "label"
     raise InputError(
-        f"{path} has {', '.join(names) or 'nothing'}; looked for {what} under "
+        f"{path} has {reason(', '.join(names) or 'nothing')}; looked for {what} under "
         f"{' or '.join(wanted)}. Name the right one with {option}="
     )

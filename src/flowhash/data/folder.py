@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowhash.data.labelled import LabelledItems, Splits
-from flowhash.data.pictures import SUFFIXES, ImageFolder
+from flowhash.data.pictures import FORMATS, SUFFIXES, ImageFolder
 from flowhash.data.preprocess import Preprocessing
 from flowhash.data.split import stratified
 from flowhash.errors import InputError
@@ -183,8 +183,9 @@ def find_images(folder: Path, ignore_other: bool) -> list[str]:
                 others.append(str(Path(where) / name))
     if others and not ignore_other:
         raise InputError(
-            f"{folder} has files that are not images: {_some(sorted(others))}; remove them, or "
-            "pass over them with ignore_other=True"
+            f"{folder} has files that are not images: {_some(sorted(others))}; expected "
+            f"{', '.join(FORMATS)}. Remove or convert them, or pass over them with "
+            "ignore_other=True"
         )
     return sorted(images)
 

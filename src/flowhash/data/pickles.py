@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.errors import DamagedFileError
+from flowhash.errors import DamagedFileError, reason
 
+TUPLES = 1000  # in a pickle; an array takes three
+PLACES = 1000  # of the unpickler's memory that may be passed over
 KINDS = "uifb"  # whole numbers, floats and truth values; never objects
 
 
@@ -40,6 +43,8 @@ class _Type:
     __slots__ = ("dtype",)
 
     def __init__(self, name: Any) -> None:
+        if len(_text(name)) > 4:  # "<f8"
+            raise pickle.UnpicklingError("an array of another type than numbers")
         dtype = np.dtype(_text(name))
         if dtype.kind not in KINDS or dtype.subdtype is not None:
             raise pickle.UnpicklingError(f"an array of type {dtype}; only numbers are read")
@@ -96,20 +101,29 @@ class _FromBuffer(_StandIn):
 
 
 class _Encode(_StandIn):
-    """In place of _codecs.encode, by which Python 3 writes bytes for Python 2."""
+    """In place of _codecs.encode, by which Python 3 writes bytes for Python 2.
 
-    __slots__ = ()
+    Args:
+        spare: how many bytes it may make yet, in a list; one text can be encoded again and again.
+    """
+
+    __slots__ = ("spare",)
+
+    def __init__(self, spare: list[int]) -> None:
+        self.spare = spare
 
     def __call__(self, text: Any, encoding: Any) -> bytes:
         if not isinstance(text, str) or _text(encoding) != "latin1":
             raise pickle.UnpicklingError("an encoding other than latin1")
+        self.spare[0] -= len(text)
+        if self.spare[0] < 0:
+            raise pickle.UnpicklingError("more bytes than it has itself")
         return text.encode("latin1")
 
 
 ALLOWED: dict[tuple[str, str], _StandIn] = {
     ("numpy", "ndarray"): _ArrayType(),
     ("numpy", "dtype"): _TypeMaker(),
-    ("_codecs", "encode"): _Encode(),
 }
 for _core in ("numpy.core", "numpy._core"):
     ALLOWED[_core + ".multiarray", "_reconstruct"] = _Reconstruct()
@@ -121,7 +135,13 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self.encode = _Encode([len(content)])
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self.encode
         try:
             return ALLOWED[module, name]
         except KeyError:
@@ -139,19 +159,22 @@ def read_pickle(content: bytes, name: str) -> dict[str, Any]:
         DamagedFileError: the pickle names a class that is not an array's, or cannot be read.
     """
     try:
-        loaded = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        _check_program(content)
+        loaded = _Unpickler(content).load()
     except _Refused as error:
         raise DamagedFileError(
-            f"{name} is a pickle that asks for {error}; only arrays, numbers, text, lists and "
-            "dictionaries are read, because anything else could run code. Get the official file"
+            f"{name} is a pickle that asks for {reason(error)}; only arrays, numbers, text, lists "
+            "and dictionaries are read, because anything else could run code. Get the official file"
         ) from None
     except Exception as error:  # a damaged pickle can fail in any way
         raise DamagedFileError(
-            f"{name} cannot be read as a pickle of arrays: {error!r}; download it again"
+            f"{name} cannot be read as a pickle of arrays: {type(error).__name__}, "
+            f"{reason(error)}; download it again"
         ) from error
-    if not isinstance(loaded, dict):
+    if not isinstance(loaded, dict) or not all(isinstance(key, str | bytes) for key in loaded):
         raise DamagedFileError(
-            f"{name} is a pickle of {type(loaded).__name__}; expected a dictionary"
+            f"{name} is a pickle of {reason(type(loaded).__name__)}; expected a dictionary whose "
+            "keys are texts"
         )
     return {
         _text(key): value.array if isinstance(value, _Array) else value
@@ -159,14 +182,50 @@ def read_pickle(content: bytes, name: str) -> dict[str, Any]:
     }
 
 
+def _check_program(content: bytes) -> None:
+    """Refuse programs that end the process: the unpickler does as it is told.
+
+    Places of its memory are allocated up to the highest that is named, and a dictionary's key of
+    thousands of tuples in each other overflows the stack where it is hashed.
+    """
+    places = tuples = 0
+    for operation, value, _ in pickletools.genops(content):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            places += 1
+            if value is None or value > 2 * places + PLACES:
+                raise pickle.UnpicklingError(f"place {value} of its memory")
+        elif operation.name in ("MEMOIZE", "DUP"):
+            places += 1
+        elif operation.name.startswith("TUPLE"):
+            tuples += 1
+            if tuples > TUPLES:
+                raise pickle.UnpicklingError(f"more than {TUPLES} tuples")
+
+
+def whole_numbers(values: Any) -> NDArray[Any] | None:
+    """An array, or a list of numbers, of a pickle; None where it is something else.
+
+    A list is looked at before numpy is: lists in lists, the same ones again and again, would make
+    arrays of any size.
+    """
+    if isinstance(values, list) and all(type(value) is int for value in values):
+        try:
+            values = np.array(values, np.int64)
+        except OverflowError:
+            return None
+    return values if isinstance(values, np.ndarray) and values.dtype.kind in "iu" else None
+
+
 def _plain(raw: Any, kind: Any, shape: Any, order: Any) -> NDArray[Any]:
     """An array of numbers from its bytes."""
-    if isinstance(raw, str):
-        raw = raw.encode("latin1")
     if not isinstance(kind, _Type) or not isinstance(raw, (bytes, bytearray, memoryview)):
         raise pickle.UnpicklingError("an array that is not made of bytes")
     return np.frombuffer(raw, kind.dtype).reshape(shape, order=order)
 
 
 def _text(value: Any) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+    if not isinstance(
+        value, str | bytes
+    ):  # what is no text is never written as one: it may be huge
+        raise pickle.UnpicklingError("something else where a text belongs")
+    return value.decode("latin1") if isinstance(value, bytes) else value

@@ -12,14 +12,22 @@ from numpy.typing import NDArray
 
 from flowhash.bars import tracked
 from flowhash.data.items import Kind
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.extras import require
+from flowhash.regular_file import open_regular_file
 from flowhash.threads import available_threads
 
-SUFFIXES = frozenset({
-    ".avif", ".bmp", ".gif", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png",
-    ".pnm", ".ppm", ".tif", ".tiff", ".webp",
-})  # fmt: skip
+# Formats that are read, from folders and by the server, and how their files end. Pillow knows many
+# more, some of which start other programs: an EPS file called .png would be given to Ghostscript.
+ENDINGS = {
+    "PNG": (".png",),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "WEBP": (".webp",),
+    "GIF": (".gif",),
+    "BMP": (".bmp",),
+}
+FORMATS = tuple(ENDINGS)
+SUFFIXES = frozenset(ending for endings in ENDINGS.values() for ending in endings)
 KEPT_BYTES = 1 << 30  # decoded images that are kept in memory at the most
 Made = TypeVar("Made")
 DRAFT = 4  # a JPEG file is decoded at least at so many times the size that is wanted
@@ -42,20 +50,28 @@ def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
     """
     image_module = require("PIL.Image", "learn")
     try:
-        with image_module.open(path) as image:
+        with (
+            open_regular_file(path) as file,
+            image_module.open(file, formats=FORMATS) as image,
+        ):
             _check_pixels(path, image.size, image_module.MAX_IMAGE_PIXELS)
             # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
             image.draft("RGB", (DRAFT * side, DRAFT * side))
             return use(image)
     except FileNotFoundError as error:
         raise StorageError(f"{path} is not there; look whether it was moved or renamed") from error
-    except DamagedFileError:
+    except StorageError:
         raise
     except image_module.DecompressionBombError as error:
-        raise _too_large(path, str(error)) from error
+        raise _too_large(path, reason(error)) from error
+    except image_module.UnidentifiedImageError as error:
+        raise DamagedFileError(
+            f"{path} cannot be read as an image: it is none of {', '.join(FORMATS)}; delete it, or "
+            "convert it"
+        ) from error
     except Exception as error:  # decoders fail in many ways on what is not theirs
         raise DamagedFileError(
-            f"{path} cannot be read as an image: {error}; delete or replace it"
+            f"{path} cannot be read as an image: {reason(error)}; delete or replace it"
         ) from error
 
 

@@ -14,7 +14,7 @@ from flowhash.data.augment import Augmentation
 from flowhash.data.items import Kind
 from flowhash.data.pixels import normalise, normalise_crop_flip
 from flowhash.data.statistics import image_statistics, vector_statistics
-from flowhash.errors import InputError
+from flowhash.errors import InputError, reason
 
 if TYPE_CHECKING:
     from flowhash.data.labelled import LabelledItems
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Mean = Literal["pixel", "channel", "dimension", "none"]
 Spread = Literal["channel", "global", "none"]
 
+LARGEST = 1 << 24  # pixels of an image for a network: mean and spread are held for each
 LONGEST = 1e15  # of a vector for a network; its products go up to the square of it
 
 
@@ -66,6 +67,13 @@ class Preprocessing:
             raise InputError(
                 f"kind is {self.kind} and size is {self.size}; images have a (height, width), "
                 "vectors have None"
+            )
+        if self.size is not None and not (
+            len(self.size) == 2 and min(self.size) > 0 and math.prod(self.size) <= LARGEST
+        ):
+            raise InputError(
+                f"size is {reason(self.size):.60}; expected a (height, width) of at most {LARGEST} "
+                "pixels in all"
             )
         if not (math.isfinite(self.scale) and self.scale > 0):
             raise InputError(f"scale is {self.scale}; expected a finite number above 0")
@@ -227,10 +235,12 @@ class Preprocessing:
                 size = (height, width)
             scale = float(settings["scale"])
             return cls(settings["kind"], size, scale, arrays["mean"], arrays["std"])
-        except (KeyError, TypeError) as error:
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
-                f"the preprocessing cannot be put together: {error!r}; expected the settings kind, "
-                "size and scale and the arrays mean and std"
+                f"the preprocessing cannot be put together: {reason(repr(error))}; expected the "
+                "settings kind, size and scale and the arrays mean and std"
             ) from error
 
 

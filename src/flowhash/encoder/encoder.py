@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -11,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from flowhash.artefact import described_by
 from flowhash.bars import shown
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import files, tables
 from flowhash.encoder.inputs import count_of, in_batches
 from flowhash.encoder.parts import Encoded, Joined, chained
 from flowhash.engines import Engine, RemoteEngine
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
@@ -240,27 +242,36 @@ class Encoder:
         files.write_encoder(Path(folder), self)
 
     @classmethod
-    def load(cls, folder: str | Path, backbone: nn.Module | None = None) -> Encoder:
+    def load(
+        cls, folder: str | Path, backbone: nn.Module | None = None, hub: bool | None = None
+    ) -> Encoder:
         """Read an encoder that ``save`` wrote.
+
+        Nothing is fetched from the network: the folder holds all that a network is built of.
 
         Args:
             folder: where it is.
             backbone: for networks of your own, a module of the same class; weights are put in.
+            hub: whether a hub of models may be asked for what the folder does not say of a network
+                of transformers or timm; None asks the environment, ``FLOWHASH_HUB=1``.
 
         Raises:
-            InputError: there is no encoder, it is of a newer FlowHash, or it needs ``backbone``.
+            InputError: there is no encoder, it is of a newer FlowHash, or it needs ``backbone`` or
+                ``hub``.
             DamagedFileError: a file is damaged; the message names it.
         """
+        path = Path(folder) / files.RECORD
+        allowed = os.environ.get("FLOWHASH_HUB") == "1" if hub is None else hub
         record, tensors = files.read_encoder(Path(folder))
-        base, hashing = files.rebuild_networks(record, tensors, backbone)
-        arrays = {name: tensors[f"preprocessing.{name}"].numpy() for name in ("mean", "std")}
-        preprocessing = Preprocessing.from_json(record["preprocessing"], arrays)
-        encoder = cls(base, hashing, preprocessing, record["active"], record["class_names"])
+        with described_by(path, "encoder"):
+            base, hashing = files.rebuild_networks(record, tensors, backbone, allowed)
+            arrays = {name: tensors[f"preprocessing.{name}"].numpy() for name in ("mean", "std")}
+            preprocessing = Preprocessing.from_json(record["preprocessing"], arrays)
+            encoder = cls(base, hashing, preprocessing, record["active"], record["class_names"])
         if encoder.fingerprint != record["fingerprint"]:
             raise DamagedFileError(
-                f"{Path(folder) / files.RECORD} names the fingerprint "
-                f"{record['fingerprint']}, but the encoder it describes has {encoder.fingerprint}; "
-                "restore the folder from a copy"
+                f"{path} names the fingerprint {reason(record['fingerprint']):.40}, but the "
+                f"encoder it describes has {encoder.fingerprint}; restore the folder from a copy"
             )
         return encoder
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.overrides import TorchFunctionMode
 
-from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_tensors
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.artefact import (
+    check_entries,
+    described_by,
+    read_sealed,
+    read_tensors,
+    write_sealed,
+    write_tensors,
+)
+from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
 if TYPE_CHECKING:
@@ -23,6 +34,21 @@ if TYPE_CHECKING:
 FORMAT = 1
 RECORD = "encoder.json"
 WEIGHTS = "encoder-{}.safetensors"
+LARGEST_NUMBER = 1 << 24  # of a network's description: sizes, layers, words of a vocabulary
+# Some models are built whole and used in part: of CLIP's two towers one is stored.
+SPARE_FACTOR = 20
+SPARE_BYTES = 1 << 30
+SPARE_MODULES = 2000
+ENTRIES: dict[str, tuple[type, ...]] = {
+    "base": (dict, type(None)), "hash": (dict,), "preprocessing": (dict,), "active": (int,),
+    "class_names": (list,), "fingerprint": (str,), "weights": (str,), "weights_sha256": (str,),
+}  # fmt: skip
+NETWORK: dict[str, tuple[type, ...]] = {
+    "backbone": (dict,), "outputs": (int, type(None)), "unit": (bool,),
+}  # fmt: skip
+PREPROCESSING: dict[str, tuple[type, ...]] = {
+    "kind": (str,), "size": (list, type(None)), "scale": (int, float),
+}  # fmt: skip
 
 
 def fingerprint_of(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -117,16 +143,51 @@ def _read_record(folder: Path) -> dict[str, Any]:
             f"{path} has format {record.get('format')!r}; this FlowHash reads {FORMAT}. Install "
             "the version that wrote it, or a newer one"
         )
-    expected = ("base", "hash", "preprocessing", "active", "class_names", "fingerprint")
-    missing = [name for name in (*expected, "weights", "weights_sha256") if name not in record]
-    if missing:
-        raise DamagedFileError(f"{path} lacks {', '.join(missing)}; restore it from a copy")
-    record["weights"] = Path(record["weights"]).name  # never a file outside the folder
+    with described_by(path, "encoder"):
+        _check_record(path, record)
     return record
 
 
+def _check_record(path: Path, record: dict[str, Any]) -> None:
+    """Refuse what ``write_encoder`` would not have written, before anything is built of it."""
+    check_entries(path, record, ENTRIES)
+    for network in ("base", "hash"):
+        if record[network] is not None:
+            check_entries(path, record[network], NETWORK, network)
+            described = record[network]["backbone"]
+            check_entries(path, described, {"name": (str,)}, f"{network}.backbone")
+            _check_numbers(path, f"{network}.outputs", record[network]["outputs"])
+            _check_numbers(path, f"{network}.backbone", described)
+    check_entries(path, record["preprocessing"], PREPROCESSING, "preprocessing")
+    if not all(isinstance(name, str) for name in record["class_names"]):
+        raise DamagedFileError(f"{path}: class_names are not all texts; restore it from a copy")
+    if not isinstance(record.get("shared_backbone", False), bool):
+        raise DamagedFileError(f"{path}: shared_backbone is not true or false; restore it from a "
+                               "copy")  # fmt: skip
+    # Never a file outside the folder.
+    if not re.fullmatch(r"encoder-[0-9a-f]{32}\.safetensors", record["weights"]):
+        raise DamagedFileError(f"{path} names no weights of ours; restore it from a copy")
+
+
+def _check_numbers(path: Path, where: str, value: Any) -> None:
+    """Refuse numbers of layers and sizes that no network has: some fill lists, not tensors."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            _check_numbers(path, where, inner)
+    elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        raise DamagedFileError(
+            f"{path}: {where} has the number {reason(value):.40}; expected at most "
+            f"{LARGEST_NUMBER}. Restore it from a copy"
+        )
+
+
 def rebuild_networks(
-    record: Mapping[str, Any], tensors: Mapping[str, Tensor], backbone: nn.Module | None
+    record: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    backbone: nn.Module | None,
+    hub: bool = False,
 ) -> tuple[EmbeddingNetwork | None, EmbeddingNetwork]:
     """The base network, if there is one, and the hash network, with their weights.
 
@@ -134,17 +195,74 @@ def rebuild_networks(
         record: as ``write_encoder`` was given it.
         tensors: by network and name; without the base's backbone where it is the hash network's.
         backbone: a module of the user's own to put weights into, for networks that are custom.
+        hub: whether a hub of models may be asked.
     """
-    with torch.random.fork_rng(devices=[]):  # drawing weights must not disturb the caller's seeds
-        hashing = _rebuild("hash", record["hash"], tensors, backbone)
+    with torch.random.fork_rng(devices=[]), _Bounded(tensors):  # leaves the caller's seeds alone
+        hashing = _rebuild("hash", record["hash"], tensors, backbone, hub)
         if record["base"] is None:
             return None, hashing
         if not record.get("shared_backbone"):
-            return _rebuild("base", record["base"], tensors, backbone), hashing
+            return _rebuild("base", record["base"], tensors, backbone, hub), hashing
         head = {name: value for name, value in tensors.items() if not name.startswith("hash.")}
         features = hashing.backbone.state_dict().items()
         head |= {f"base.backbone.{name}": value for name, value in features}
-        return _rebuild("base", record["base"], head, None, hashing.backbone), hashing
+        return _rebuild("base", record["base"], head, None, hub, hashing.backbone), hashing
+
+
+class _Bounded(TorchFunctionMode):
+    """Refuse to build networks that are far larger than the weights which are stored for them.
+
+    What a description asks for is measured before it is allocated, and layers are counted: a few
+    bytes of JSON can ask for a network of terabytes, or of a million layers.
+    """
+
+    MAKERS = frozenset({
+        torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.eye,
+        torch.arange, torch.linspace, torch.empty_strided,
+    })  # fmt: skip
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        stored = sum(value.nbytes for value in tensors.values())
+        self.bytes = SPARE_FACTOR * stored + SPARE_BYTES
+        self.modules = SPARE_FACTOR * len(tensors) + SPARE_MODULES
+        self.thread = threading.get_ident()
+
+    # First weights are not drawn: stored ones take their place.
+    DRAWS = frozenset({
+        torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.erfinv_, nn.init.normal_,
+        nn.init.uniform_, nn.init.kaiming_uniform_,
+    })  # fmt: skip
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self.DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        if func in self.MAKERS and "out" not in kwargs:
+            like = {**kwargs, "device": "meta", "generator": None}
+            self.bytes -= func(
+                *args, **{key: like[key] for key in like if like[key] is not None}
+            ).nbytes
+            self._check()
+        return func(*args, **kwargs)
+
+    def __enter__(self) -> _Bounded:
+        self.hook = register_module_module_registration_hook(self._count)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.hook.remove()
+
+    def _count(self, *_: Any) -> None:
+        if threading.get_ident() == self.thread:  # the hook sees the modules of all threads
+            self.modules -= 1
+            self._check()
+
+    def _check(self) -> None:
+        if self.bytes < 0 or self.modules < 0:
+            raise OverflowError("its networks are far larger than the weights beside it")
 
 
 def _rebuild(
@@ -152,25 +270,25 @@ def _rebuild(
     spec: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     backbone: nn.Module | None,
+    hub: bool,
     shared: nn.Module | None = None,
 ) -> EmbeddingNetwork:
     described = spec["backbone"]
-    custom = described.get("name") == "custom"
+    custom = described["name"] == "custom"
     if shared is not None:
         module = shared
     elif custom and backbone is not None:
         module = copy.deepcopy(backbone)
         module.features = described["features"]
     else:
-        module = build_backbone(described)
+        module = build_backbone(described, hub=hub)
     # As it was stored: a library that writes its configuration differently today changes nothing.
     module.spec = described
     network = EmbeddingNetwork(module, spec["outputs"], spec["unit"])
     start = name + "."
     weights = {key[len(start) :]: tensors[key] for key in tensors if key.startswith(start)}
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
+    difference = _difference(network, weights)
+    if difference is not None:
         if custom:
             what = (
                 f"backbone= is a {type(module).__name__}, which does not take the weights of the "
@@ -181,5 +299,17 @@ def _rebuild(
                 f"the {name} network {described['name']!r} takes other weights than it did when "
                 "the encoder was saved; install the versions of its libraries that were used then"
             )
-        raise InputError(f"{what}: {error}") from error
+        raise InputError(f"{what}: {difference}")
+    network.load_state_dict(weights)
     return network
+
+
+def _difference(network: nn.Module, weights: Mapping[str, Tensor]) -> str | None:
+    """The first thing in which stored weights are not those of a network, or None."""
+    own = network.state_dict()
+    for name, value in own.items():
+        if name not in weights:
+            return f"{name} is not stored"
+        if value.shape != weights[name].shape:
+            return f"{name} is stored as {list(weights[name].shape)}, not {list(value.shape)}"
+    return next((f"{reason(name)} is stored, too" for name in weights if name not in own), None)

@@ -20,9 +20,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_tensors
+from flowhash.artefact import (
+    check_entries,
+    described_by,
+    read_sealed,
+    read_tensors,
+    write_sealed,
+    write_tensors,
+)
 from flowhash.encoder import Encoder
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.estimator.index import contents, new_table
 from flowhash.estimator.learning import layer_sizes
 from flowhash.table import HashTable
@@ -35,6 +42,12 @@ BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read
 RECORD = "flowhasher.json"
 LABELS = "labels.safetensors"
 FITTED = re.compile(r"fitted-[0-9a-f]{16}")
+LARGEST_CLASSES = 1 << 30  # bytes of their names
+ENTRIES: dict[str, tuple[type, ...]] = {
+    "parameters": (dict,), "classes": (dict,), "features": (int,),
+    "feature_names": (list, type(None)), "labels_sha256": (str,),
+}  # fmt: skip
+CLASSES: dict[str, tuple[type, ...]] = {"dtype": (str,), "values": (list,)}
 Kind = TypeVar("Kind", bound="FlowHasher")
 
 
@@ -66,28 +79,75 @@ def load(kind: type[Kind], folder: Path) -> Kind:
     record = read_sealed(path)
     if record.get("format") not in (BEFORE_INNER, FORMAT):
         raise InputError(
-            f"{path} has format {record.get('format')!r}; this FlowHash reads 1 to {FORMAT}. "
-            "Install the version that wrote it, or a newer one"
+            f"{path} has format {reason(repr(record.get('format'))):.40}; this FlowHash reads 1 "
+            f"to {FORMAT}. Install the version that wrote it, or a newer one"
         )
     if not FITTED.fullmatch(str(record.get("fitted"))):
         raise DamagedFileError(f"{path} names no folder of ours; restore it from a copy")
+    check_entries(path, record, ENTRIES)
     inside = folder / record["fitted"]
     try:
         encoder = Encoder.load(inside / "encoder")
+        labels = _read_labels(path, inside / LABELS, record)
+        codes, embeddings = _read_table(inside / "table", encoder.fingerprint)
+        if len(labels) != len(codes):
+            raise DamagedFileError(
+                f"{inside} holds {len(codes)} items and {len(labels)} labels; restore it from a "
+                "copy"
+            )
+        with described_by(path, "FlowHasher"):
+            return _hasher(kind, path, record, encoder, codes, embeddings, labels)
     except InputError as error:
-        raise DamagedFileError(f"{inside / 'encoder'}: {error}") from error
-    labels = read_tensors(inside / LABELS, record["labels_sha256"])["labels"].numpy()
-    codes, embeddings = _read_table(inside / "table", encoder.fingerprint)
-    if len(labels) != len(codes):
+        raise DamagedFileError(f"{inside}: {error}; restore it from a copy") from error
+
+
+def _read_labels(path: Path, file: Path, record: dict[str, Any]) -> NDArray[np.int64]:
+    """The number of each item's class [n], -1 for none."""
+    found = read_tensors(file, record["labels_sha256"]).get("labels")
+    check_entries(path, record["classes"], CLASSES, "classes")
+    classes = len(record["classes"]["values"])
+    if (
+        found is None
+        or found.dtype != torch.int64
+        or found.ndim != 1
+        or (len(found) and not -1 <= int(found.min()) <= int(found.max()) < classes)
+    ):
         raise DamagedFileError(
-            f"{inside} holds {len(codes)} items and {len(labels)} labels; restore it from a copy"
+            f"{file} does not hold one number an item, of {classes} classes or -1; restore it from "
+            "a copy"
         )
-    hasher = kind(**_parameters(kind, record["parameters"]))
-    hasher.classes_ = _classes(record["classes"])
+    labels: NDArray[np.int64] = found.numpy()
+    return labels
+
+
+def _hasher(
+    kind: type[Kind],
+    path: Path,
+    record: dict[str, Any],
+    encoder: Encoder,
+    codes: NDArray[np.int32],
+    embeddings: NDArray[np.float32],
+    labels: NDArray[np.int64],
+) -> Kind:
+    """The estimator of what was read."""
+    hasher = kind(**_parameters(path, kind, record["parameters"]))
+    hasher.classes_ = _classes(path, record["classes"])
     hasher.n_features_in_ = record["features"]
-    hasher.effective_metric_ = record.get("metric", hasher.metric)  # older ones: the parameter
-    if record["feature_names"] is not None:
-        hasher.feature_names_in_ = np.array(record["feature_names"], object)
+    metric = record.get("metric", hasher.metric)  # older ones: the parameter
+    known = kind._parameter_constraints["metric"][0].options
+    names = record["feature_names"]
+    if record["features"] != encoder.input_dim or metric not in known:
+        raise DamagedFileError(
+            f"{path} has {record['features']} features and the metric {reason(repr(metric)):.40}, "
+            f"but its encoder takes {encoder.input_dim} numbers; restore it from a copy"
+        )
+    hasher.effective_metric_ = metric
+    if names is not None:
+        if len(names) != record["features"] or not all(isinstance(name, str) for name in names):
+            raise DamagedFileError(
+                f"{path}: feature_names are not {record['features']} texts; restore it from a copy"
+            )
+        hasher.feature_names_in_ = np.array(names, object)
     _assemble(hasher.__dict__, encoder, codes, embeddings, labels)
     return hasher
 
@@ -167,8 +227,16 @@ def _plain(value: Any) -> Any:
     return list(layer_sizes(value))
 
 
-def _parameters(kind: type[Any], stored: dict[str, Any]) -> dict[str, Any]:
+def _parameters(path: Path, kind: type[Any], stored: dict[str, Any]) -> dict[str, Any]:
     known = kind().get_params()
+    for name, value in stored.items():
+        sizes = isinstance(value, list) and all(isinstance(size, int) for size in value)
+        if not (sizes if name == "hidden" else not isinstance(value, list | dict)):
+            raise DamagedFileError(
+                f"{path}: parameters.{reason(name):.40} is {reason(repr(value)):.40}; expected a "
+                "number, a text, true, false or null, and for hidden a list of whole numbers. "
+                "Restore it from a copy"
+            )
     return {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in stored.items()
@@ -186,5 +254,16 @@ def _plain_classes(classes: NDArray[Any]) -> dict[str, Any]:
     return {"dtype": classes.dtype.str if classes.dtype != object else "O", "values": values}
 
 
-def _classes(stored: dict[str, Any]) -> NDArray[Any]:
-    return np.array(stored["values"], object if stored["dtype"] == "O" else stored["dtype"])
+def _classes(path: Path, stored: dict[str, Any]) -> NDArray[Any]:
+    values = stored["values"]
+    dtype = np.dtype(object if stored["dtype"] == "O" else stored["dtype"])
+    if (
+        dtype.kind not in "biufUO"
+        or dtype.itemsize * len(values) > LARGEST_CLASSES
+        or not all(isinstance(value, str | int | float) for value in values)
+    ):
+        raise DamagedFileError(
+            f"{path}: classes are not texts or numbers of the type {reason(stored['dtype']):.40}; "
+            "restore it from a copy"
+        )
+    return np.array(values, dtype)

@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_tensors
+from flowhash.artefact import (
+    check_entries,
+    read_sealed,
+    read_tensors,
+    write_sealed,
+    write_tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,9 @@ class Checkpoints:
         """
         if not self.exists(name):
             return None
-        record = read_sealed(self.path(name))
+        path = self.path(name)
+        record = read_sealed(path)
+        check_entries(path, record, {"step": (int,), "tensors": (str,), "sha256": (str,)})
         file = self.folder / Path(record["tensors"]).name
         return Checkpoint(record, read_tensors(file, record["sha256"]))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from flowhash.errors import InputError
+from flowhash.errors import InputError, reason
 
 
 def _nin(**options: Any) -> nn.Module:
@@ -50,10 +50,10 @@ def _timm(**options: Any) -> nn.Module:
     return Timm(**options)
 
 
-def _mirrored(backbone: Mapping[str, Any]) -> nn.Module:
+def _mirrored(backbone: Mapping[str, Any], hub: bool = True) -> nn.Module:
     from flowhash.networks.mirrored import Mirrored
 
-    return Mirrored(build_backbone(backbone))
+    return Mirrored(build_backbone(backbone, hub))
 
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
@@ -67,10 +67,16 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
 }
 # These take vectors and want to know how long they are.
 VECTOR_BACKBONES = ("linear", "mlp")
+# These, and what is made of them, may ask a hub of models for what their description leaves out.
+HUB_BACKBONES = ("transformers", "timm", "mirrored")
 
 
-def build_backbone(spec: Mapping[str, Any]) -> nn.Module:
+def build_backbone(spec: Mapping[str, Any], hub: bool = True) -> nn.Module:
     """The backbone that ``spec`` describes: ``{"name": "nin", "width": 0.5}``.
+
+    Args:
+        spec: its name and options.
+        hub: whether a hub of models may be asked for configurations and weights.
 
     Raises:
         InputError: no such name, or options it does not take.
@@ -82,15 +88,19 @@ def build_backbone(spec: Mapping[str, Any]) -> nn.Module:
             "this network is a module of your own, which is not stored; pass the same kind of "
             "module again, as backbone="
         )
-    if name not in BACKBONES:
+    if not isinstance(name, str) or name not in BACKBONES:
         raise InputError(
-            f"the backbone's name is {name!r}; choose one of {', '.join(map(repr, BACKBONES))}, or "
-            "pass a torch module of your own"
+            f"the backbone's name is {reason(repr(name)):.60}; choose one of "
+            f"{', '.join(map(repr, BACKBONES))}, or pass a torch module of your own"
         )
+    asked = {"hub": hub} if name in HUB_BACKBONES else {}
     try:
-        return BACKBONES[name](**options)
-    except TypeError as error:
-        raise InputError(f"the backbone {name!r} cannot take {options}: {error}") from error
+        return BACKBONES[name](**options, **asked)
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        given = reason(options)
+        raise InputError(f"the backbone {name!r} cannot take {given}: {reason(error)}") from error
 
 
 def custom_backbone(module: nn.Module, features: int) -> nn.Module:

@@ -78,7 +78,7 @@ def device_of(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f'device is {name!r}; expected "auto", "cpu" or "cuda"') from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f'device is {name!r}, but torch finds no GPU here; use "auto" or "cpu"')

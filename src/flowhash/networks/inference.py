@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
+
+from flowhash.errors import InputError, reason
 
 
 def outputs(
@@ -16,14 +18,30 @@ def outputs(
     """What each network makes of each batch [n, …], as float32 [n, outputs] arrays.
 
     The networks are set to evaluation for the time of each batch and back afterwards.
+
+    Raises:
+        InputError: a network cannot take such items.
     """
     for batch in batches:
         before = [(part, part.training) for network in networks for part in network.modules()]
         try:
             with torch.inference_mode():
                 inputs = torch.from_numpy(batch).to(device)
-                made = [network.eval()(inputs).float().cpu().numpy() for network in networks]
+                made = [_made(network.eval(), inputs) for network in networks]
         finally:
             for part, training in before:  # one by one: parts of a network may be frozen
                 part.training = training
         yield made
+
+
+def _made(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
+    try:
+        made: NDArray[np.float32] = network(inputs).float().cpu().numpy()
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise InputError(
+            f"the network cannot take items of shape {list(inputs.shape[1:])}: {reason(error)}. "
+            "Give items like those it was trained on"
+        ) from error
+    return made

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from flowhash.errors import InputError
+
 
 class Mirrored(nn.Module):
     """The mean of a backbone's features of an image and of its mirror image, left to right.
@@ -21,6 +23,8 @@ class Mirrored(nn.Module):
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
+        if isinstance(backbone, Mirrored):  # each more would double the work for nothing
+            raise InputError("the backbone is mirrored already; mirror it once")
         self.inner = backbone
         self.features = backbone.features
         self.spec: dict[str, Any] = {"name": "mirrored", "backbone": backbone.spec}

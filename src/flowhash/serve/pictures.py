@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data.pictures import DRAFT, fit_image
+from flowhash.data.pictures import DRAFT, FORMATS, fit_image
 from flowhash.data.thumbnails import SIDE, thumbnail
 from flowhash.extras import require
 from flowhash.serve.problems import ProblemError
-
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
 def decode(
