@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +277,7 @@ def test_an_eps_file_called_png_is_not_given_to_ghostscript(
     (complaint,) = ImageFolder([path], (4, 4)).verify()
     assert "picture.png" in complaint
     assert not mark.exists()
-    with pytest.raises(OSError, match=""), Image.open(path) as image:
+    with contextlib.suppress(OSError, subprocess.CalledProcessError), Image.open(path) as image:
         image.load()
     assert mark.exists()  # Pillow itself would have run it
 

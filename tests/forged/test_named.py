@@ -188,7 +188,7 @@ def test_deep_json_is_refused_however_deep(tmp_path: Path) -> None:
 
 def test_counting_modules_leaves_other_threads_alone(tmp_path: Path) -> None:
     with encoder_files._Bounded({}) as bounds:
-        bounds.modules = 0
+        bounds.parts = 0
         other = threading.Thread(target=lambda: made.append(make("mlp")))
         made: list[Encoder] = []
         other.start()

@@ -38,7 +38,7 @@ LARGEST_NUMBER = 1 << 24  # of a network's description: sizes, layers, words of 
 # Some models are built whole and used in part: of CLIP's two towers one is stored.
 SPARE_FACTOR = 20
 SPARE_BYTES = 1 << 30
-SPARE_MODULES = 2000
+SPARE_PARTS = 2000  # modules and tensors
 ENTRIES: dict[str, tuple[type, ...]] = {
     "base": (dict, type(None)), "hash": (dict,), "preprocessing": (dict,), "active": (int,),
     "class_names": (list,), "fingerprint": (str,), "weights": (str,), "weights_sha256": (str,),
@@ -225,7 +225,7 @@ class _Bounded(TorchFunctionMode):
         super().__init__()
         stored = sum(value.nbytes for value in tensors.values())
         self.bytes = SPARE_FACTOR * stored + SPARE_BYTES
-        self.modules = SPARE_FACTOR * len(tensors) + SPARE_MODULES
+        self.parts = SPARE_FACTOR * len(tensors) + SPARE_PARTS
         self.thread = threading.get_ident()
 
     # First weights are not drawn: stored ones take their place.
@@ -243,6 +243,7 @@ class _Bounded(TorchFunctionMode):
             self.bytes -= func(
                 *args, **{key: like[key] for key in like if like[key] is not None}
             ).nbytes
+            self.parts -= 1
             self._check()
         return func(*args, **kwargs)
 
@@ -257,11 +258,11 @@ class _Bounded(TorchFunctionMode):
 
     def _count(self, *_: Any) -> None:
         if threading.get_ident() == self.thread:  # the hook sees the modules of all threads
-            self.modules -= 1
+            self.parts -= 1
             self._check()
 
     def _check(self) -> None:
-        if self.bytes < 0 or self.modules < 0:
+        if self.bytes < 0 or self.parts < 0:
             raise OverflowError("its networks are far larger than the weights beside it")
 
 
