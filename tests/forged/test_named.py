@@ -91,9 +91,9 @@ def test_regular_files_have_a_limit(tmp_path: Path) -> None:
     with pytest.raises(DamagedFileError, match="has 5 bytes; expected at most 4"):
         read_regular_file(path, 4)
     with path.open("wb") as file:
-        file.truncate(1 << 44)  # 16 TiB, none of them on the disk
+        file.truncate(1 << 42)  # 4 TiB, none of them on the disk
     for read in (read_json, read_sealed, read_tensors):
-        with pytest.raises(DamagedFileError, match="has 17592186044416 bytes"):
+        with pytest.raises(DamagedFileError, match="has 4398046511104 bytes"):
             read(path)
 
 
@@ -123,7 +123,7 @@ def forged(folder: Path, kind: str, **changes: Any) -> Path:
         ({"hash__outputs": 10**12}, r"hash\.outputs has the number 1000000000000"),
         ({"hash__backbone__hidden": [1 << 24, 1 << 24]}, "far larger than the weights"),
         ({"hash__backbone__hidden": [1 << 20] * 50}, "far larger than the weights"),
-        ({"hash__backbone__hidden": [7] * 1_000_000}, "far larger than the weights"),
+        ({"hash__backbone__hidden": [7] * 100_000}, "far larger than the weights"),
         ({"hash__backbone__hidden": [8]}, "is stored as"),
         ({"hash__backbone__hidden": 5}, "'mlp' cannot take"),
         ({"hash__backbone__dropout": 2}, "dropout probability has to be between"),
@@ -232,9 +232,9 @@ def test_forged_npy_and_npz(tmp_path: Path, head: str) -> None:
         assert "\n" not in str(caught.value)
 
 
-def packed_npz(path: Path, array: Any, method: int = zipfile.ZIP_DEFLATED, **entry: int) -> None:
+def packed_npz(path: Path, array: Any, **entry: int) -> None:
     """An ``.npz`` file of one array whose central directory may tell something else."""
-    with zipfile.ZipFile(path, "w", method) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("X.npy", npy_bytes(array))
     content = bytearray(path.read_bytes())
     place = content.index(b"PK\x01\x02")
@@ -251,7 +251,7 @@ def packed_npz(path: Path, array: Any, method: int = zipfile.ZIP_DEFLATED, **ent
         ({"flags": 1}, "encrypted"),
         ({"method": 97}, "method"),
         ({"method": zipfile.ZIP_LZMA}, "method"),
-        ({"size": 100}, "size that its header tells"),
+        ({"size": 200}, "size that its header tells|Bad CRC-32"),
         ({"size": 0xFFFFFFFE}, r"unpack to|size that its header tells"),
     ],
 )

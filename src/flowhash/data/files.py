@@ -36,7 +36,7 @@ def read_npy(path: Path) -> NDArray[Any]:
     """The array of an ``.npy`` file, mapped: read from disk as it is used."""
     try:
         with open_regular_file(path) as file:
-            head = _npy_head(file)
+            head = _npy_head(file, "it")
             offset, size = file.tell(), path.stat().st_size
             if head.bytes > size - offset:
                 raise ValueError(f"its header tells of {head.bytes} bytes, {size - offset} follow")
@@ -127,7 +127,7 @@ def unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
                              "does not use")  # fmt: skip
         check_unpacked(path, entry.file_size, entry.compress_size)
         with archive.open(entry) as member:
-            head = _npy_head(member)
+            head = _npy_head(member, f"{path}: {key}")
             if member.tell() + head.bytes != entry.file_size:
                 raise ValueError(f"{key}.npy does not have the size that its header tells")
             yield member, head
@@ -154,10 +154,7 @@ def map_npz(path: Path, key: str) -> NDArray[Any] | None:
         if magic != b"PK\x03\x04":
             raise ValueError(f"no member where {key}.npy should begin")
         start = file.seek(name + extra, 1)
-        try:
-            head = _npy_head(file)
-        except InputError as error:
-            raise InputError(f"{path}: {key} {error}") from error
+        head = _npy_head(file, f"{path}: {key}")
         if file.tell() + head.bytes != start + entry.file_size:
             raise ValueError(f"{key}.npy does not have the size that its header tells")
         return _mapped(path, file.tell(), head)
@@ -176,15 +173,15 @@ class Head(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def _npy_head(file: IO[bytes]) -> Head:
-    """The header of the array that begins here in ``file``."""
+def _npy_head(file: IO[bytes], name: str) -> Head:
+    """The header of the array ``name`` that begins here in ``file``."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0
     head = Head(*(read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file))
     if head.dtype.hasobject:
         raise InputError(
-            "holds Python objects, which are not read; save it as text or numbers, for example "
-            "values.astype(str)"
+            f"{name} holds Python objects, which are not read; save it as text or numbers, for "
+            "example values.astype(str)"
         )
     if any(isinstance(side, bool) or side < 0 for side in head.shape):
         raise ValueError(f"its header tells of the shape {head.shape}")
