@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowhash.atomic import atomic_file, open_regular, remove_strays
+from flowhash.atomic import atomic_file, remove_strays
 from flowhash.bulk import work
 from flowhash.data import cache
 from flowhash.data.download import _opened
 from flowhash.errors import DamagedFileError, StorageError
+from flowhash.regular_file import open_regular_file
 from flowhash.table import HashTable
 from flowhash.table.files import replace_file
 
@@ -131,10 +132,10 @@ def test_only_files_are_opened(
 ) -> None:  # and nobody waits
     make(folder / "it")
     with pytest.raises(DamagedFileError, match=f"it is {kind}; expected a file"):
-        open_regular(folder / "it")
+        open_regular_file(folder / "it")
     (folder / "file").write_bytes(b"x")
     (folder / "link").symlink_to(folder / "file")
-    with open_regular(folder / "link") as file:
+    with open_regular_file(folder / "link") as file:
         assert file.read() == b"x"
     with pytest.raises(FileNotFoundError):
-        open_regular(folder / "nothing")
+        open_regular_file(folder / "nothing")

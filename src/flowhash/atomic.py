@@ -1,7 +1,7 @@
-"""Files that are replaced in one step, and files that are opened only if they are files.
+"""Files that are replaced in one step.
 
-Folders may belong to others, who leave links and pipes where a file is expected: what is written
-goes to a new file of a random name, never through a link, and nothing waits for a pipe.
+Folders may belong to others, who leave links where a file is expected: what is written goes to a
+new file of a random name, never through a link.
 """
 
 from __future__ import annotations
@@ -10,24 +10,14 @@ import contextlib
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
-
-from flowhash.errors import DamagedFileError
 
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
 NOT_WAITING: int = getattr(os, "O_NONBLOCK", 0)
 STRAY = r"(\.[0-9a-f]{16})?\.new"  # behind a file's name; older versions used no random digits
-KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 @contextlib.contextmanager
@@ -94,26 +84,3 @@ def _lock(handle: int) -> bool:
     except (ImportError, OSError):  # Windows; file systems without locks
         return False
     return True
-
-
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a file to read it, through links too; a pipe would wait for somebody who writes.
-
-    Raises:
-        DamagedFileError: it is a pipe, a device, a folder.
-        OSError: it cannot be opened.
-    """
-    _refuse_others(path, path.stat().st_mode)
-    handle = os.open(path, os.O_RDONLY | NOT_WAITING)
-    try:
-        _refuse_others(path, os.fstat(handle).st_mode)  # nobody has changed it meanwhile
-        return os.fdopen(handle, "rb")
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def _refuse_others(path: Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        kind = KINDS.get(stat.S_IFMT(mode), "something else")
-        raise DamagedFileError(f"{path} is {kind}; expected a file. Restore it from a copy")

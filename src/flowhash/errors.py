@@ -3,14 +3,6 @@
 from __future__ import annotations
 
 
-def in_one_line(error: Exception) -> str:
-    """What an error says: in one line and not long, also where it repeats what others wrote."""
-    words = str(error) or type(error).__name__
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in words[:200]
-    )
-
-
 class InputError(ValueError):
     """An argument cannot be used as it is."""
 

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.errors import DamagedFileError
 
 KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
@@ -19,7 +19,8 @@ def open_regular_file(path: str | Path) -> BinaryIO:
     """Open a file to read its bytes; links to files are followed.
 
     Raises:
-        StorageError: it is a pipe, a device, a socket or a folder, which may block or never end.
+        DamagedFileError: it is a pipe, a device, a socket or a folder, which may block or never
+            end.
         OSError: the system's own, where it cannot be opened.
     """
     # Opening a pipe would wait for somebody who writes to it.
@@ -34,17 +35,16 @@ def open_regular_file(path: str | Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def _other(path: str | Path, kind: int) -> StorageError:
+def _other(path: str | Path, kind: int) -> DamagedFileError:
     found = KINDS.get(kind, "something else")
-    return StorageError(f"{path} is {found}; expected a file. Put the file itself there")
+    return DamagedFileError(f"{path} is {found}; expected a file. Put the file itself there")
 
 
 def read_regular_file(path: str | Path, limit: int) -> bytes:
     """The bytes of a file that has at most ``limit`` of them.
 
     Raises:
-        DamagedFileError: it has more.
-        StorageError: it is no file.
+        DamagedFileError: it has more, or it is no file.
         OSError: the system's own, where it cannot be read.
     """
     with open_regular_file(path) as file:

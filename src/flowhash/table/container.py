@@ -21,8 +21,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.atomic import open_regular
-from flowhash.errors import DamagedFileError, in_one_line
+from flowhash.errors import DamagedFileError, reason
+from flowhash.regular_file import open_regular_file
 from flowhash.table.blocks import BLOCK, block_checksums
 
 ALIGNMENT = 64
@@ -178,7 +178,7 @@ def map_container(path: Path, expected: Written) -> Container:
         DamagedFileError: it is missing or not what was written.
     """
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size or not size:
                 raise DamagedFileError(
@@ -233,8 +233,7 @@ def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> C
         AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
     ) as error:  # fmt: skip
         raise DamagedFileError(
-            f"{path}: its header makes no sense ({in_one_line(error)}); restore the file from a "
-            "copy"
+            f"{path}: its header makes no sense ({reason(error)}); restore the file from a copy"
         ) from error
     words = np.frombuffer(mapped, "<u8", end // 8, base)
     if zlib.crc32(sums.data) != expected.sums_crc32:

@@ -21,8 +21,9 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.atomic import atomic_file, open_regular, remove_strays
+from flowhash.atomic import atomic_file, remove_strays
 from flowhash.errors import DamagedFileError, StorageError
+from flowhash.regular_file import open_regular_file
 from flowhash.table import manifest as manifests
 from flowhash.table.container import Written, write_container
 from flowhash.table.draft import Draft
@@ -263,7 +264,7 @@ class Folder:
         count = -(-entry.rows // 8)
         with naming(path):
             try:
-                with open_regular(path) as file:
+                with open_regular_file(path) as file:
                     same = os.fstat(file.fileno()).st_size == deleted.size
                     fits = deleted.size <= count + LARGEST_HEADER
                     data = file.read(deleted.size) if same and fits else b""

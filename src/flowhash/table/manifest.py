@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowhash.atomic import STRAY, open_regular
-from flowhash.errors import DamagedFileError, InputError, StorageError, in_one_line
+from flowhash.atomic import STRAY
+from flowhash.errors import DamagedFileError, InputError, StorageError, reason
+from flowhash.regular_file import open_regular_file
 from flowhash.table.arrays import METRICS
 from flowhash.table.ids import INT64, STRING
 
@@ -138,7 +139,7 @@ def load(folder: Path) -> Manifest:
     """
     path = folder / NAME
     try:
-        with open_regular(path) as file:
+        with open_regular_file(path) as file:
             size = os.fstat(file.fileno()).st_size
             data = file.read(size) if size <= LARGEST else b""
     except StorageError:
@@ -176,7 +177,7 @@ def load(folder: Path) -> Manifest:
 
 
 def _damaged(path: Path, error: Exception) -> DamagedFileError:
-    return DamagedFileError(f"{path} is damaged ({in_one_line(error)}); restore it from a copy")
+    return DamagedFileError(f"{path} is damaged ({reason(error)}); restore it from a copy")
 
 
 def _read(body: dict[str, Any]) -> Manifest:
