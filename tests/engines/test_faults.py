@@ -451,9 +451,16 @@ def test_a_source_that_changed_meanwhile(
         done = copy(table, postgres_address, restart=True)
         assert (done.before, done.items) == (0, len(table))
     same_everything(path, postgres_address, postgres.database)
-    with HashTable.open(path) as table, pytest.raises(InputError, match="already"):
-        copy(table, postgres_address, restart=True)  # a finished table is never thrown away
+    with HashTable.open(path) as table:  # a finished copy is never thrown away
+        done = copy(table, postgres_address, restart=True)
+        assert done.before == done.items == len(table)
     same_everything(path, postgres_address, postgres.database)
+    with HashTable.open(path, "r+") as table:
+        changes[0](table)
+        with pytest.raises(InputError, match="already"):
+            copy(table, postgres_address, restart=True)
+    with open_engine(postgres_address) as engine:
+        assert len(engine) == done.items
 
 
 @pytest.mark.parametrize(
