@@ -691,6 +691,34 @@ def test_check_compares_the_next_id(path: Path) -> None:
     assert folder_faults(path) == ["the next id would be 59, but there is 59 already"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_embeddings_without_a_direction(tmp_path: Path, dtype: str, value: float) -> None:
+    """No ``add`` takes them, and cosine divides by their length."""
+    path = tmp_path / "table"
+    with HashTable.create(path, buckets=2, dim=3, metric="cosine", dtype=dtype) as table:
+        table.add([[0], [0]], [[1, 2, 3], [4, 5, 6]])
+    forger, number, fields, data = first(path)
+    content = bytearray(data)
+    bits = np.full(6, value, dtype).view(np.uint16 if dtype == "float16" else np.uint32)
+    planes = {"embeddings": bits, "highs": bits >> 16, "lows": bits & 0xFFFF}
+    for name in planes.keys() & fields:
+        start, stop = fields[name]["data_offsets"]
+        content[start:stop] = planes[name].astype("<u2").tobytes()
+    start, stop = fields["norms"]["data_offsets"]
+    content[start:stop] = np.ones(2, "<f4").tobytes()
+    forger.write_data(number, json.dumps(fields).encode(), content)
+    assert folder_faults(path) != []
+    with HashTable.open(path, "r+") as table:
+        for count in (1, 40):
+            with contextlib.suppress(DamagedFileError):  # NaN is not even a candidate
+                table.search([[0]] * count, np.ones((count, 3)), 2)
+                assert np.isnan(value)
+        table.delete([0])
+        with pytest.raises(DamagedFileError, match="not written by FlowHash"):
+            table.compact()
+
+
 def test_a_lock_is_never_taken_through_a_link(path: Path, tmp_path: Path) -> None:
     lock = path / "writer.lock"
     for target in (tmp_path / "not there", tmp_path / "there"):

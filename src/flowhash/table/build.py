@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
 from flowhash.table.arrays import COSINE, Arrays, damaged_rows
+from flowhash.table.gather import BROKEN
 
 AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
 LINE = 16  # float32 numbers that memory delivers at once
@@ -178,7 +179,7 @@ def copy_rows(
         largest: its numbers become the largest |x|² and ``residual_square`` seen [2].
 
     Returns:
-        The first place whose embedding cannot be used, or -1; and the damaged block, or -1.
+        The first place whose embedding cannot be used, or -1; and the damaged block, BROKEN or -1.
     """
     given = vectors.shape[0] > 0
     for place in range(rows.shape[0]):
@@ -203,6 +204,8 @@ def copy_rows(
         usable = length <= LARGEST_SQUARE and (metric != COSINE or length >= SMALLEST_SQUARE)
         if not stored and not usable:
             return place, -1
+        if metric == COSINE and not length > 0.0:
+            return -1, BROKEN
         if length > largest[0]:
             largest[0] = length
         if lows.shape[0] > 0:

@@ -31,7 +31,7 @@ def distance(
     """The exact distance of an embedding from a query: |q - x|², 1 - q·x/(|q||x|), or -q·x.
 
     Float64 holds products of float32 numbers exactly; summing them in any order changes the last
-    of 53 bits at most.
+    of 53 bits at most. NaN for an embedding that no writer stores.
     """
     dim = queries.shape[1]
     product = length = size = np.float64(0.0)
@@ -47,6 +47,8 @@ def distance(
         length += value * value
         size += asked * asked
     if metric == COSINE:
+        if length == 0.0:  # no row that ``add`` took
+            return np.nan
         return 1.0 - product / np.sqrt(length * size)
     return -product
 
@@ -99,6 +101,8 @@ def scan_exactly(
             if known == 0:
                 copy_embedding(segment.highs, segment.lows, row, line, 0)
                 away = distance(metric, line, queries, query)
+                if np.isnan(away):
+                    return size, BROKEN
                 place = (np.int64(number) << ROW_BITS) | row
                 size = keep(away, segment.ids[row], place, best, size, distances, keys, places)
         if fault != -1:

@@ -22,7 +22,7 @@ from flowhash.table.arrays import (
 )
 from flowhash.table.candidates import ROW_BITS, ROW_MASK, Candidates
 from flowhash.table.exact import distance
-from flowhash.table.gather import LINE
+from flowhash.table.gather import BROKEN, LINE
 from flowhash.table.ranking import rank
 
 COARSE_UNIT = 2.0**-8  # relative error of an upper half
@@ -133,7 +133,7 @@ def measure(
         keys: receives the id of each candidate [q, c].
 
     Returns:
-        -1, or the block that is damaged.
+        -1, or the block that is damaged, or BROKEN.
     """
     for query in sequence:
         rest = residual if found.coarse[query] else 0.0
@@ -160,6 +160,8 @@ def measure(
                 return fault
             copy_embedding(segment.highs, segment.lows, row, line, 0)
             distances[query, index] = distance(metric, line, queries, query)
+            if np.isnan(distances[query, index]):
+                return BROKEN
             keys[query, index] = segment.ids[row]
     return -1
 
