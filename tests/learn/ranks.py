@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as distributed
 
 from flowhash.data.labelled import Splits
 from flowhash.errors import TrainingError
@@ -91,7 +93,9 @@ CASES: dict[str, Callable[[], tuple[Splits, Settings]]] = {
 
 
 def compare(folder: Path, rank: int) -> dict[str, Any]:
-    """The fingerprints of each case, and of one that process 1 was told to stop in between."""
+    """The fingerprints of each case, of one that process 1 was told to stop in between, and of
+    the one in which ``test_elastic.py`` kills.
+    """
     made = {}
     for name, case in CASES.items():
         made[name] = train(*case(), folder / name, device="cpu", quiet=True).fingerprint
@@ -105,8 +109,12 @@ def compare(folder: Path, rank: int) -> dict[str, Any]:
         made["interrupted"] = False
     except KeyboardInterrupt:
         made["interrupted"] = True
+    if rank == 0:  # for one process to go on with, alone
+        shutil.copytree(folder / "resumed", folder / "fewer")
+    distributed.barrier()
     again = train(splits, settings, folder / "resumed", device="cpu", quiet=True)
-    return {**made, "resumed": again.fingerprint}
+    undisturbed = train(*elastic_case(0.3), folder / "elastic", device="cpu", quiet=True)
+    return {**made, "resumed": again.fingerprint, "elastic": undisturbed.fingerprint}
 
 
 def dead(folder: Path, rank: int) -> dict[str, Any]:

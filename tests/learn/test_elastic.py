@@ -26,7 +26,8 @@ from flowhash.learn.journal import read_journal
 from flowhash.learn.processes import Processes, agreed_name
 from flowhash.learn.stages import Stages
 from tests.learn import ranks
-from tests.learn.test_processes import PROGRAM, free_port, last_weights
+from tests.learn.launcher import PROGRAM, free_port
+from tests.learn.test_processes import last_weights
 from tests.learn.trainer import facts
 
 # A stage has eight steps and a checkpoint after every third. Who waits while the eighth batch of a
@@ -80,17 +81,11 @@ def said(folder: Path) -> list[dict[str, Any]]:
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: Any) -> Path:
-    """What two processes train of which none is killed."""
-    folder: Path = tmp_path_factory.mktemp("undisturbed")
-    with launched(folder, -1, 0, 0.3, 0) as launcher:
-        assert launcher.wait(600) == 0
-    return folder
-
-
-@pytest.mark.parametrize("who", list(VICTIMS))
-def test_a_killed_process_is_started_again(who: str, undisturbed: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "who",
+    [pytest.param(who, marks=[pytest.mark.slow] * place) for place, who in enumerate(VICTIMS)],
+)
+def test_a_killed_process_is_started_again(who: str, both: Any, tmp_path: Path) -> None:
     victim, stage, batch = VICTIMS[who]
     with launched(tmp_path, victim, batch, 0.3, 2) as launcher:
         kept = killed(tmp_path, stage, launcher)
@@ -100,18 +95,20 @@ def test_a_killed_process_is_started_again(who: str, undisturbed: Path, tmp_path
     # Not from the beginning: the lines up to the checkpoint are the old ones, with their clocks.
     assert kept
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes().startswith(kept)
-    # Nothing lost, nothing double, the same numbers.
-    assert facts(tmp_path / "run") == facts(undisturbed / "run")
+    # Nothing lost, nothing double, the same numbers as where none is killed.
+    undisturbed, others = both
+    assert facts(tmp_path / "run") == facts(undisturbed / "elastic")
     for name in ("base", "hash"):
-        expected, weights = (last_weights(at / "run", name) for at in (undisturbed, tmp_path))
+        runs = (undisturbed / "elastic", tmp_path / "run")
+        expected, weights = (last_weights(run, name) for run in runs)
         assert weights.keys() == expected.keys()
         assert all(torch.equal(weights[key], value) for key, value in expected.items())
-    fingerprints = {mine["fingerprint"] for at in (undisturbed, tmp_path) for mine in said(at)}
-    assert len(fingerprints) == 1
+    fingerprints = {mine["fingerprint"] for mine in said(tmp_path)}
+    assert fingerprints == {mine["elastic"] for mine in others}
 
 
-def test_fewer_processes_go_on_with_the_run_of_two(tmp_path: Path) -> None:
-    """What ``--nnodes 1:2`` does when a host does not come back; the batch is the global one."""
+@pytest.mark.slow  # test_processes.py has it with a run that was interrupted, not killed
+def test_fewer_processes_go_on_with_a_run_that_was_killed(tmp_path: Path) -> None:
     with launched(tmp_path, 1, 8, 0.0, 0) as launcher:
         kept = killed(tmp_path, "base", launcher)
         assert launcher.wait(600) != 0

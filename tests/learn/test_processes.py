@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +13,8 @@ from flowhash.artefact import read_json, read_tensors
 from flowhash.learn import train
 from flowhash.learn.processes import Processes
 from tests.learn import ranks
+from tests.learn.launcher import two_processes
 from tests.learn.trainer import facts
-
-PROGRAM = Path(ranks.__file__)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def two_processes(folder: Path, what: str) -> int:
-    """Run the program in two processes as a user would; the exit code of the launcher."""
-    source = Path(sys.modules["flowhash"].__file__ or "").parents[1]
-    path = f"{source}{os.pathsep}{PROGRAM.parents[2]}"
-    launcher = subprocess.Popen(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-            "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
-            str(PROGRAM), str(folder), what,
-        ],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        return launcher.wait(600)  # against hanging only
-    except subprocess.TimeoutExpired:
-        launcher.terminate()
-        launcher.wait(60)
-        raise
-
-
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: Any) -> tuple[Path, list[dict[str, Any]]]:
-    """What two processes made of all cases, and what each of them says."""
-    folder = tmp_path_factory.mktemp("two")
-    assert two_processes(folder, "compare") == 0
-    return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 def last_weights(folder: Path, stage: str) -> dict[str, torch.Tensor]:
@@ -92,6 +53,26 @@ def test_one_process_that_is_told_to_stop_stops_all_and_they_go_on(both: Any) ->
         assert mine["interrupted"]
         assert mine["resumed"] == said[0]["vectors"]
     assert facts(folder / "resumed") == facts(folder / "vectors")
+
+
+def test_fewer_processes_go_on_with_the_run_of_two(both: Any) -> None:
+    """What ``--nnodes 1:2`` does when a host does not come back; the batch is the global one."""
+    folder, _ = both
+    begun = (folder / "fewer" / "metrics.jsonl").read_bytes()
+    record = read_json(folder / "fewer" / "base" / "last.json")
+    assert 0 < record["step"] < ranks.STEPS
+    train(*ranks.CASES["vectors"](), folder / "fewer", device="cpu", quiet=True)
+    # Not from the beginning: the lines up to the checkpoint are the old ones, with their clocks.
+    found = (folder / "fewer" / "metrics.jsonl").read_bytes()
+    assert found.startswith(begun[: record["journal"]])
+    one, two = facts(folder / "fewer"), facts(folder / "vectors")
+    assert [(line["stage"], line["step"]) for line in one] == [
+        (line["stage"], line["step"]) for line in two
+    ]
+    for stage in ("base", "hash"):
+        weights = last_weights(folder / "fewer", stage)
+        for name, value in last_weights(folder / "vectors", stage).items():
+            torch.testing.assert_close(weights[name], value, rtol=1e-4, atol=2e-5, msg=name)
 
 
 def test_a_dead_process_ends_the_others_with_a_message(tmp_path: Path) -> None:

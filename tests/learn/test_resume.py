@@ -82,7 +82,7 @@ def interrupted(tmp_path_factory: Any) -> dict[tuple[str, str, str], Interrupted
         input="\n".join(map(json.dumps, orders)),
         stdout=subprocess.PIPE,
         text=True,
-        timeout=120,
+        timeout=1800,  # against hanging only
         check=True,
         env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{root}"},
     )
