@@ -16,6 +16,7 @@ from flowhash.quality import search_quality
 FOLDER = os.environ.get("FLOWHASH_CIFAR100")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FOLDER, reason="FLOWHASH_CIFAR100 does not name a folder with CIFAR-100")
 def test_a_few_steps_on_real_images_are_better_than_chance(tmp_path: Path) -> None:
     assert FOLDER is not None
