@@ -228,11 +228,9 @@ class _Bounded(TorchFunctionMode):
         self.parts = SPARE_FACTOR * len(tensors) + SPARE_PARTS
         self.thread = threading.get_ident()
 
-    # First weights are not drawn: stored ones take their place.
-    DRAWS = frozenset({
-        torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.erfinv_, nn.init.normal_,
-        nn.init.uniform_, nn.init.kaiming_uniform_,
-    })  # fmt: skip
+    # First weights are not drawn where that is easily left out: stored ones take their place. The
+    # methods of tensors are left alone, since some functions draw until they like the outcome.
+    DRAWS = frozenset({nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
