@@ -213,6 +213,7 @@ def test_items_that_a_network_cannot_take_are_told(tmp_path: Path) -> None:
         "{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000, 0), }",
+        "{'descr': '|u1', 'fortran_order': False, 'shape': (0, 4611686018427387904), }",
         "{'descr': '<U0', 'fortran_order': False, 'shape': (1000000000000000,), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (3, 4), }",
         "[" * 5000,

@@ -25,6 +25,7 @@ from flowhash.regular_file import memory, open_regular_file
 
 EMBEDDINGS = ("embeddings", "embedding", "X", "data")
 LABELS = ("labels", "label", "y")
+LARGEST = 1 << 56  # numbers of an array; no disk holds as many
 UNPACKED = 1 << 30  # bytes that may come of any compressed file, however small it is
 BATCH = 1 << 26  # bytes of a parquet file that are read at once
 MOST_ROWS = 1 << 16
@@ -184,6 +185,8 @@ def _npy_head(file: IO[bytes], name: str) -> Head:
             "example values.astype(str)"
         )
     if any(isinstance(side, bool) or side < 0 for side in head.shape):
+        raise ValueError(f"its header tells of the shape {head.shape}")
+    if math.prod(max(side, 1) for side in head.shape) >= LARGEST:  # also of an array without rows
         raise ValueError(f"its header tells of the shape {head.shape}")
     if math.prod(head.shape[:1]) and not head.bytes:
         # No bytes at all could stand for any number of rows.

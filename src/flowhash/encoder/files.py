@@ -35,6 +35,8 @@ FORMAT = 1
 RECORD = "encoder.json"
 WEIGHTS = "encoder-{}.safetensors"
 LARGEST_NUMBER = 1 << 24  # of a network's description: sizes, layers, words of a vocabulary
+DEPTHS = re.compile("depth|layer|block|stage")  # in names of numbers of layers
+DEEPEST = 1 << 16
 # Some models are built whole and used in part: of CLIP's two towers one is stored.
 SPARE_FACTOR = 20
 SPARE_BYTES = 1 << 30
@@ -169,17 +171,19 @@ def _check_record(path: Path, record: dict[str, Any]) -> None:
         raise DamagedFileError(f"{path} names no weights of ours; restore it from a copy")
 
 
-def _check_numbers(path: Path, where: str, value: Any) -> None:
+def _check_numbers(path: Path, where: str, value: Any, largest: int = LARGEST_NUMBER) -> None:
     """Refuse numbers of layers and sizes that no network has: some fill lists, not tensors."""
     if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
+        for name, inner in value.items():
+            deep = DEPTHS.search(name) is not None
+            _check_numbers(path, where, inner, DEEPEST if deep else LARGEST_NUMBER)
+    elif isinstance(value, list):
         for inner in value:
-            _check_numbers(path, where, inner)
-    elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+            _check_numbers(path, where, inner, largest)
+    elif isinstance(value, int) and abs(value) > largest:
         raise DamagedFileError(
-            f"{path}: {where} has the number {reason(value):.40}; expected at most "
-            f"{LARGEST_NUMBER}. Restore it from a copy"
+            f"{path}: {where} has the number {reason(value):.40}; expected at most {largest}. "
+            "Restore it from a copy"
         )
 
 
