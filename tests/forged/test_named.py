@@ -22,6 +22,7 @@ import pytest
 from PIL import Image
 
 from flowhash.artefact import read_json, read_sealed, read_tensors, write_sealed
+from flowhash.cli.config import read_settings
 from flowhash.data import arrays, image_folder, open_collection
 from flowhash.data import files as data_files
 from flowhash.data.archive import read_folder, read_tar
@@ -134,6 +135,7 @@ def forged(folder: Path, kind: str, **changes: Any) -> Path:
         ({"base__unit": 1}, r"base\.unit is a whole number, 1; expected true or false"),
         ({"active": True}, "active is true or false, True; expected a whole number"),
         ({"active": 0}, "active is 0"),
+        ({"format": "9" * 5000}, r"has format '9{39}; this FlowHash reads 1"),
         ({"class_names": [1]}, "class_names are not all texts"),
         ({"class_names": "abc"}, "class_names is a text"),
         ({"weights": "../encoder.json"}, "names no weights of ours"),
@@ -364,3 +366,25 @@ def test_archives_of_very_many_members(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(tar_of(("other", 0, tarfile.REGTYPE))[:512] * 12_000, 1))
     with pytest.raises(DamagedFileError, match=r"file\.tar\.gz.*more than 10000 members"):
         read_tar(path, "folder", {"train": 10})
+
+
+def test_a_header_of_another_version_is_refused(tmp_path: Path) -> None:
+    head = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }"
+    for version in range(1, 5):
+        (tmp_path / "file.npy").write_bytes(npy_head(head, version) + bytes(48))
+        if version < 4:
+            assert read_npy(tmp_path / "file.npy").shape == (3, 4)
+            continue
+        with pytest.raises(DamagedFileError, match=r"file\.npy.*version \(4, 0\)"):
+            read_npy(tmp_path / "file.npy")
+
+
+def test_options_in_pipes_and_deep_brackets(tmp_path: Path) -> None:
+    path = tmp_path / "options.toml"
+    path.write_text("a = " + "[" * 5000 + "]" * 5000)
+    with pytest.raises(InputError, match=r"options\.toml is not TOML"):
+        read_settings(path, "fit")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"options\.toml is a pipe"):
+        read_settings(path, "fit")

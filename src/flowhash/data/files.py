@@ -177,6 +177,8 @@ class Head(NamedTuple):
 def _npy_head(file: IO[bytes], name: str) -> Head:
     """The header of the array ``name`` that begins here in ``file``."""
     version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        raise ValueError(f"its header has version {version}")
     read = np.lib.format.read_array_header_1_0
     head = Head(*(read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file))
     if head.dtype.hasobject:

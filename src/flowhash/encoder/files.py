@@ -142,8 +142,8 @@ def _read_record(folder: Path) -> dict[str, Any]:
     record = read_sealed(path)
     if record.get("format") != FORMAT:
         raise InputError(
-            f"{path} has format {record.get('format')!r}; this FlowHash reads {FORMAT}. Install "
-            "the version that wrote it, or a newer one"
+            f"{path} has format {reason(repr(record.get('format'))):.40}; this FlowHash reads "
+            f"{FORMAT}. Install the version that wrote it, or a newer one"
         )
     with described_by(path, "encoder"):
         _check_record(path, record)
