@@ -26,7 +26,7 @@ from flowhash.data import open_collection
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
 from tests.bulk.builders import content_of
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 from tests.table.oracles import contents
 
@@ -180,9 +180,7 @@ def test_the_commands_one_after_another(vectors: Path, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_take_one_line(tmp_path: Path, words: str, message: str) -> None:
-    done = subprocess.run(
-        [COMMAND, "bulk", *words.split()], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run(COMMAND, "bulk", *words.split(), cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from flowhash import HashTable
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 
 
 def test_the_solver_is_measured_beside_ortools() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +13,7 @@ import pytest
 import flowhash
 from flowhash.data import open_data
 from flowhash.data.handwritten import draw_digit
-
-COMMAND = str(Path(sys.executable).with_name("flowhash"))
-
-
-def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "NO_COLOR": "1", "COLUMNS": "100", **environment},
-    )
+from tests.cli.commands import COMMAND, run
 
 
 @pytest.mark.parametrize("words", [[COMMAND], [sys.executable, "-m", "flowhash"]])

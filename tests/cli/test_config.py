@@ -12,7 +12,7 @@ import pytest
 from flowhash import Encoder, HashTable
 from flowhash.cli.app import _code
 from flowhash.cli.config import MOST, toml
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from flowhash.cli.aside import aside
 from flowhash.engines import create_engine
 from flowhash.table import HashTable
 from flowhash.table.files import LOCK
-from tests.cli.test_command import COMMAND
+from tests.cli.commands import COMMAND
 
 # Copies, and says so in the middle: its items have come, and are not compared yet.
 SLOW = """

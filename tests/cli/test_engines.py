@@ -28,7 +28,7 @@ from flowhash.data import open_collection
 from flowhash.engines import copy, create_engine, hidden, open_any, open_engine
 from flowhash.errors import InputError
 from flowhash.table import HashTable
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 from tests.engines.servers import PASSWORD, Postgres, Server, running_server, sql, table_of
 

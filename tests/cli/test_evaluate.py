@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowhash.evaluate import METHODS
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowhash import Encoder
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 
 
 @pytest.fixture
@@ -61,9 +61,7 @@ def test_vectors_with_settings_that_suit_them(vectors: Path, tmp_path: Path) -> 
     ],
 )
 def test_mistakes_are_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [COMMAND, "fit", *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run(COMMAND, "fit", *words, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
@@ -109,10 +107,7 @@ def test_values_that_cannot_be_are_one_line(
     more: tuple[str, ...], said: str, vectors: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "afile").write_text("x")
-    done = subprocess.run(
-        [COMMAND, "fit", str(vectors), *more], cwd=tmp_path, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    done = run(COMMAND, "fit", str(vectors), *more, cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -134,7 +129,7 @@ def test_an_interrupt_leaves_what_resumes(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     stopped = json.loads((out / "base" / "last.json").read_text())["step"]
     assert 0 < stopped <= 300
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    assert run(*words).returncode == 0
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "loss" in line and line["stage"] == "base"] == [
         50, 100, 150, 200, 250, 300,

@@ -19,7 +19,7 @@ from flowhash.cli.indexing import Indexing, TableChoices, open_table
 from flowhash.data import open_collection
 from flowhash.data.thumbnails import picture_of
 from flowhash.errors import DamagedFileError
-from tests.cli.test_command import COMMAND, run
+from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 
 

@@ -549,6 +549,7 @@ def test_a_hub_is_asked_where_the_user_says_so(
     described(tmp_path, {"name": "transformers", "model": "somebody/something"})
     monkeypatch.setenv("FLOWHASH_HUB", "1" if how == "environment" else "0")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # before the hub is asked again
     with pytest.raises(InputError, match=r"cannot load the model 'somebody/something'"):
         Encoder.load(tmp_path, hub=True if how == "argument" else None)
     assert calls
