@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := $(sort $(shell find src -name '*.py'))
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator bench-engines clean
+.PHONY: help demo test test-docs test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator bench-engines clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ demo: $(DEMO) ## the whole job on handwritten digits: learn, compare, index, rep
 	$(BIN)/flowhash demo
 
 # Threads that spin while they wait make a busy machine crawl; no test takes times.
-test test-all: export OMP_WAIT_POLICY := passive
+test test-docs test-all: export OMP_WAIT_POLICY := passive
 
 # Two processes, a file of tests at a time in each; TESTS=tests/table runs a part.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
@@ -42,6 +42,9 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
 test: $(INSTALLED) ## the tests that every change must pass, in under ten minutes
 	@echo 'the quick tests: 7 to 9 minutes on two cores, the first of them compiling kernels'
 	$(PYTEST) -m 'not slow' $(TESTS)
+
+test-docs: $(INSTALLED) ## the blocks of the long pages, which `make test` leaves out
+	$(PYTEST) -m slow tests/documents
 
 test-all: $(INSTALLED) ## all tests, the slow ones too
 	@echo 'all tests: about an hour on two cores'

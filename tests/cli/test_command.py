@@ -96,6 +96,7 @@ def test_a_terminal_without_unicode_gets_something_readable() -> None:
     assert "1797 handwritten digits" in done.stdout
 
 
+@pytest.mark.slow  # `make dist`, and so CI, runs the demo too
 def test_demo_does_the_whole_job(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     done = run(COMMAND, "demo", "--out", str(out), "--no-pixels")

@@ -76,7 +76,17 @@ PROMISES: dict[str, Callable[[Names], None]] = {
 }
 
 
-@pytest.mark.parametrize("page", pages())
+# Pages that train, or start clusters and many commands; `make test-docs` and CI run them.
+LONG = {"bulk", "commands", "evaluation", "tutorial-embeddings", "tutorial-images"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if Path(page).stem in LONG else ())
+        for page in pages()
+    ],
+)
 def test_the_blocks_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = blocks_of(page)
     monkeypatch.chdir(tmp_path)
@@ -87,3 +97,4 @@ def test_the_blocks_of_a_page(page: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_promises_are_of_pages_that_exist() -> None:
     assert set(PROMISES) <= set(pages())
+    assert {Path(page).stem for page in pages()} >= LONG
