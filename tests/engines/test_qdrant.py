@@ -848,10 +848,10 @@ def test_a_server_that_speaks_no_grpc_is_asked_by_http(server: StandIn) -> None:
     [
         ("qdrant://host/a/b", "names the collection 'a/b'"),
         ("qdrant:///a", "has no host"),
-        ("qdrant://KEY@host/a", "put a colon before the key"),
-        ("qdrant://host/a?api_key=KEY", "has the option 'api_key'"),
+        ("qdrant://s3cret@host/a", "put a colon before the key"),
+        ("qdrant://host/a?api_key=s3cret", "has the option 'api_key'"),
         ("qdrant://host:port/a", "cannot be read"),
-        ("qdrant://host/a?grpc_port=KEY", "expected a whole number"),
+        ("qdrant://host/a?grpc_port=s3cret", "expected a whole number"),
         ("qdrant+local://relative/folder", "no absolute folder"),
         ("qdrant+local:///folder?collection=", "names the collection ''"),
     ],
@@ -859,7 +859,7 @@ def test_a_server_that_speaks_no_grpc_is_asked_by_http(server: StandIn) -> None:
 def test_addresses_that_cannot_be(text: str, expected: str) -> None:
     said = line_of(read_address, text)
     assert expected in said
-    assert "KEY" not in said.split("(")[0] or "grpc_port" in said
+    assert "s3cret" not in said.split("(")[0] or "grpc_port" in said
 
 
 def test_addresses() -> None:

@@ -74,20 +74,26 @@ class Place:
     scratch: str
 
     def unfinished(self, path: Path) -> Path:
-        """A name for ``path`` that no other worker takes, for as long as it is written."""
+        """A name for ``path`` that no other worker takes, for as long as it is written.
+
+        Raises:
+            StorageError: the work was begun anew, ended, or removed.
+        """
+        self.check()
         return self.folder / self.scratch / f"{path.name}.{secrets.token_hex(6)}"
 
     def check(self) -> None:
         """Refuse to go on if the work is no longer there.
 
         Raises:
-            StorageError: it was begun anew, or removed.
+            StorageError: it was begun anew, ended, or removed.
         """
         plan = read_plan(self.folder)
-        if plan is None or plan.token != self.token:
+        gone = not (self.folder / self.scratch).is_dir()
+        if gone or plan is None or plan.token != self.token:
             raise StorageError(
-                f"the work in {self.folder} was begun anew or removed while this worker was at a "
-                "part of it; nothing is to be done, its part is dropped"
+                f"the work in {self.folder} was begun anew, ended or removed while this worker was "
+                "at a part of it; nothing is to be done, its part is dropped"
             )
 
 
