@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from flowhash.errors import DamagedFileError
+from flowhash.errors import (
+    DamagedFileError,
+    InputError,
+    MissingExtraError,
+    StorageError,
+    reason,
+)
 
 KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder",
 }  # fmt: skip
+# What the system says where a file that was made on purpose names places that no file has.
+OF_FORGED_PLACES = (errno.EINVAL, errno.EOVERFLOW)
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
 def open_regular_file(path: str | Path) -> BinaryIO:
@@ -57,9 +69,36 @@ def read_regular_file(path: str | Path, limit: int) -> bytes:
         return file.read(size)
 
 
-def memory() -> int:
-    """How many bytes of memory the machine has; 1 TiB where the system does not say."""
+@contextlib.contextmanager
+def reading(path: str | Path, damaged: Callable[[Exception], DamagedFileError]) -> Iterator[None]:
+    """Say what is wrong with a file that is read here; nothing else may be done in the block.
+
+    Parsers fail in any way on files that were made on purpose. What the system refuses, because of
+    permissions, of too many open files or of a failing disk, is no damage of the file.
+
+    Args:
+        path: the file.
+        damaged: makes the error for a file that its parser cannot read.
+    """
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        yield
+    except (InputError, StorageError, MissingExtraError):
+        raise
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} is not there; look whether it was moved or renamed") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, *OF_FORGED_PLACES):
+            words = reason(error.strerror or error)
+            raise StorageError(f"{path} cannot be read: {words}") from error
+        raise damaged(error) from error
+
+
+def memory() -> int:
+    """How many bytes of memory the machine, or the container, has; 1 TiB where nobody says."""
+    try:
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # Windows
-        return 1 << 40
+        found = 1 << 40
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max": no limit
+        found = min(found, int(CGROUP_LIMIT.read_text()))
+    return found

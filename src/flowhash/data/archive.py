@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from flowhash.errors import DamagedFileError, StorageError, reason
-from flowhash.regular_file import open_regular_file, read_regular_file
+from flowhash.regular_file import open_regular_file, read_regular_file, reading
 
 # The official archives have little but what is read; somebody may have packed them anew, with more.
 SPARE = 4
@@ -56,26 +56,20 @@ def read_folder(folder: Path, limits: Mapping[str, int]) -> dict[str, Member]:
 def read_tar(path: Path, folder: str, limits: Mapping[str, int]) -> dict[str, Member]:
     """The members ``folder/name`` of a tar file, by name; like :func:`read_folder`."""
     members: dict[str, Member] = {}
-    try:
-        with _unpacked(path, SPARE * sum(limits.values()) + SLACK) as archive:
-            for count, entry in enumerate(archive):
-                if count > ENTRIES:
-                    raise ValueError(f"it has more than {ENTRIES} members")
-                name = entry.name.removeprefix("./").removeprefix(folder + "/")
-                if not entry.isfile() or name not in limits or name in members:
-                    continue
-                _check_size(f"{path}: {entry.name}", entry.size, limits[name])
-                file = archive.extractfile(entry)
-                assert file is not None
-                members[name] = Member(f"{path}: {entry.name}", file.read())
-                if len(members) == len(limits):
-                    break
-    except StorageError:
-        raise
-    except Exception as error:  # headers and compressed data can be made to fail in any way
-        raise DamagedFileError(
-            f"{path} is not a whole tar file: {reason(error)}; download it again"
-        ) from error
+    limit = SPARE * sum(limits.values()) + SLACK
+    with reading(path, lambda error: _damaged_tar(path, error)), _unpacked(path, limit) as archive:
+        for count, entry in enumerate(archive):
+            if count > ENTRIES:
+                raise ValueError(f"it has more than {ENTRIES} members")
+            name = entry.name.removeprefix("./").removeprefix(folder + "/")
+            if not entry.isfile() or name not in limits or name in members:
+                continue
+            _check_size(f"{path}: {entry.name}", entry.size, limits[name])
+            file = archive.extractfile(entry)
+            assert file is not None
+            members[name] = Member(f"{path}: {entry.name}", file.read())
+            if len(members) == len(limits):
+                break
     missing = [name for name in limits if name not in members]
     if missing:
         raise DamagedFileError(
@@ -83,6 +77,10 @@ def read_tar(path: Path, folder: str, limits: Mapping[str, int]) -> dict[str, Me
             "it again"
         )
     return members
+
+
+def _damaged_tar(path: Path, error: object) -> DamagedFileError:
+    return DamagedFileError(f"{path} is not a whole tar file: {reason(error)}; download it again")
 
 
 @contextlib.contextmanager

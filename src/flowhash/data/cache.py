@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.atomic import atomic_file, remove_strays
-from flowhash.data.files import map_npz, read_npy, unpacked
+from flowhash.data.files import map_npz, npy_chunks, read_npy
 from flowhash.data.pickles import read_pickle, whole_numbers
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 
-CHUNK = 1 << 20
 LARGEST = 1 << 31  # bytes of a pickle; the official ones have a fifth of it
 
 
@@ -34,10 +33,8 @@ def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:
 
     def copy(target: IO[bytes]) -> None:
         # A member of an .npz file is an .npy file: it is copied without being held in memory.
-        with unpacked(path, key) as (member, _):
-            member.seek(0)
-            while chunk := member.read(CHUNK):
-                target.write(chunk)
+        for chunk in npy_chunks(path, key):
+            target.write(chunk)
 
     copied = _cached_path(path, key, cache)
     if not copied.exists():
@@ -94,7 +91,7 @@ def _write(target: Path, source: Path, write: Callable[[IO[bytes]], None]) -> No
         for old in target.parent.glob(f"{prefix}.*.npy"):
             if old != target:  # another process may have made the same one and be reading it
                 old.unlink(missing_ok=True)
-    except DamagedFileError:
+    except StorageError:  # of the source
         raise
     except OSError as error:
         needs = source.stat().st_size >> 20

@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 from flowhash.errors import (
     DamagedFileError,
     InputError,
-    MissingExtraError,
     StorageError,
     reason,
 )
 from flowhash.extras import require
-from flowhash.regular_file import memory, open_regular_file
+from flowhash.regular_file import memory, open_regular_file, reading
 
 EMBEDDINGS = ("embeddings", "embedding", "X", "data")
 LABELS = ("labels", "label", "y")
 LARGEST = 1 << 56  # numbers of an array; no disk holds as many
 UNPACKED = 1 << 30  # bytes that may come of any compressed file, however small it is
+CHUNK = 1 << 20  # bytes of a compressed array that are unpacked at once
 BATCH = 1 << 26  # bytes of a parquet file that are read at once
 MOST_ROWS = 1 << 16
 DENSEST = 100  # times that larger ones may grow
@@ -35,20 +35,19 @@ LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: its name and extr
 
 def read_npy(path: Path) -> NDArray[Any]:
     """The array of an ``.npy`` file, mapped: read from disk as it is used."""
-    try:
-        with open_regular_file(path) as file:
-            head = _npy_head(file, "it")
-            offset, size = file.tell(), path.stat().st_size
-            if head.bytes > size - offset:
-                raise ValueError(f"its header tells of {head.bytes} bytes, {size - offset} follow")
-            return _mapped(path, offset, head)
-    except StorageError:
-        raise
-    except Exception as error:  # numpy's parser of headers fails in many ways
-        raise DamagedFileError(
-            f"{path} cannot be read as an array of numbers or text: {reason(error)}; save it again "
-            "with numpy.save, without Python objects"
-        ) from error
+    with reading(path, lambda error: _damaged_npy(path, error)), open_regular_file(path) as file:
+        head = _npy_head(file, str(path))
+        offset, size = file.tell(), path.stat().st_size
+        if head.bytes > size - offset:
+            raise ValueError(f"its header tells of {head.bytes} bytes, {size - offset} follow")
+        return _mapped(path, offset, head)
+
+
+def _damaged_npy(path: Path, error: object) -> DamagedFileError:
+    return DamagedFileError(
+        f"{path} cannot be read as an array of numbers or text: {reason(error)}; save it again "
+        "with numpy.save, without Python objects"
+    )
 
 
 def read_npz(
@@ -70,14 +69,13 @@ def npz_names(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _opened_npz(path: Path) -> Iterator[tuple[zipfile.ZipFile, BinaryIO]]:
-    """An ``.npz`` file and its bytes; whatever is wrong with them is said with its name."""
-    try:
-        with open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
-            yield archive, file
-    except (InputError, StorageError):
-        raise
-    except Exception as error:  # zip files can be made to fail in any way
-        raise damaged_npz(path, error) from error
+    """An ``.npz`` file and its bytes, to be read and nothing else; see :func:`reading`."""
+    with (
+        reading(path, lambda error: damaged_npz(path, error)),
+        open_regular_file(path) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        yield archive, file
 
 
 def has_labels(path: Path) -> bool:
@@ -104,21 +102,32 @@ def npz_array(path: Path, key: str) -> NDArray[Any]:
     mapped = map_npz(path, key)
     if mapped is not None:
         return mapped
-    with unpacked(path, key) as (member, head):
-        content = member.read(head.bytes)
-        if len(content) != head.bytes or member.read(1):
+    with _unpacked(path, key) as (member, head):
+        _check_memory(path, head.bytes)
+        flat = np.empty(math.prod(head.shape), head.dtype)  # the only copy of it in memory
+        content, done = memoryview(flat.view(np.uint8)), 0  # type: ignore[arg-type]
+        while count := member.readinto(content[done : done + CHUNK]):  # type: ignore[attr-defined]
+            done += count
+        if done != head.bytes or member.read(1):
             raise ValueError(f"{key}.npy does not have the size that its header tells")
-        flat = np.frombuffer(bytearray(content), head.dtype)
         return flat.reshape(head.shape, order="F" if head.is_fortran else "C")
 
 
-@contextlib.contextmanager
-def unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
-    """A compressed array of an ``.npz`` file, to be read after its header.
+def npy_chunks(path: Path, key: str) -> Iterator[bytes]:
+    """A compressed array of an ``.npz`` file as the parts of an ``.npy`` file, unpacked.
 
     Raises:
-        DamagedFileError: it is not what its header tells, or made to fill memory and disk.
+        DamagedFileError: it is not what its header tells, or made to fill the disk.
     """
+    with _unpacked(path, key) as (member, _):
+        member.seek(0)
+        while chunk := member.read(CHUNK):
+            yield chunk  # what the caller raises while it uses one does not come here
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
+    """A compressed array of an ``.npz`` file, to be read after its header and nothing else."""
     with _opened_npz(path) as (archive, _):
         entry = archive.getinfo(key + ".npy")
         if entry.flag_bits & 1:
@@ -126,7 +135,7 @@ def unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
         if entry.compress_type != zipfile.ZIP_DEFLATED:
             raise ValueError(f"it is compressed by a method ({entry.compress_type}) that numpy "
                              "does not use")  # fmt: skip
-        check_unpacked(path, entry.file_size, entry.compress_size)
+        _check_density(path, entry.file_size, entry.compress_size)
         with archive.open(entry) as member:
             head = _npy_head(member, f"{path}: {key}")
             if member.tell() + head.bytes != entry.file_size:
@@ -134,13 +143,22 @@ def unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
             yield member, head
 
 
-def check_unpacked(path: Path, size: int, packed: int) -> None:
-    """Refuse to unpack what was made to fill the memory; numbers that were measured are denser."""
-    if size > memory() // 2 or (size > UNPACKED and size > DENSEST * packed):
+def _check_density(path: Path, size: int, packed: int) -> None:
+    """Refuse to unpack what was made to fill memory or disk; measured numbers are denser."""
+    if size > UNPACKED and size > DENSEST * packed:
         raise DamagedFileError(
-            f"{path} has {packed} bytes that unpack to {size}; it was made to fill the memory, or "
-            "is too large for it. If you trust it, save it again with numpy.savez, uncompressed, "
-            "which is mapped and not loaded"
+            f"{path} has {packed} bytes that unpack to {size}; it was made to fill memory or disk. "
+            "If you trust it, save it again with numpy.savez, uncompressed, which is mapped and "
+            "not loaded"
+        )
+
+
+def _check_memory(path: Path, size: int) -> None:
+    """Refuse to load what leaves no room to work with it."""
+    if size > memory() // 2:
+        raise StorageError(
+            f"{path} unpacks to {size} bytes, and at most {memory() // 2}, half the memory, are "
+            "loaded. Save it again with numpy.savez, uncompressed, which is mapped and not loaded"
         )
 
 
@@ -209,7 +227,7 @@ def read_parquet(
     """Items of a column of lists of numbers, and labels of another column."""
     arrow = require("pyarrow", "parquet")
     parquet = require("pyarrow.parquet", "parquet")
-    try:
+    with reading(path, lambda error: _damaged_parquet(path, error)):
         names = _parquet_names(path)
         column = _chosen(path, names, embedding, EMBEDDINGS, "items")
         columns = [column]
@@ -218,10 +236,6 @@ def read_parquet(
         table = _parquet_table(path, columns, parquet, arrow)
         labels = _parquet_labels(path, table.column(columns[1])) if with_labels else None
         return _parquet_rows(path, column, table.column(column).combine_chunks(), arrow), labels
-    except (InputError, StorageError):
-        raise
-    except Exception as error:  # a file made on purpose fails in many ways
-        raise _damaged_parquet(path, error) from error
 
 
 def _damaged_parquet(path: Path, error: object) -> DamagedFileError:
@@ -243,7 +257,8 @@ def _parquet_table(path: Path, columns: list[str], parquet: Any, arrow: Any) -> 
         parts = []
         for part in file.iter_batches(min(max(rows, 1), MOST_ROWS), columns=columns):
             size += part.nbytes
-            check_unpacked(path, size, packed)
+            _check_density(path, size, packed)
+            _check_memory(path, size)
             parts.append(part)
         empty = file.schema_arrow.empty_table().select(columns)
         return arrow.Table.from_batches(parts, empty.schema)
@@ -251,12 +266,8 @@ def _parquet_table(path: Path, columns: list[str], parquet: Any, arrow: Any) -> 
 
 def _parquet_names(path: Path) -> list[str]:
     """The columns of a parquet file."""
-    try:
+    with reading(path, lambda error: _damaged_parquet(path, error)):
         return list(require("pyarrow.parquet", "parquet").read_schema(path).names)
-    except MissingExtraError:
-        raise
-    except Exception as error:  # a file made on purpose fails in many ways
-        raise _damaged_parquet(path, error) from error
 
 
 def _parquet_labels(path: Path, column: Any) -> NDArray[Any]:

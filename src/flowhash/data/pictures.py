@@ -14,7 +14,7 @@ from flowhash.bars import tracked
 from flowhash.data.items import Kind
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.extras import require
-from flowhash.regular_file import open_regular_file
+from flowhash.regular_file import open_regular_file, reading
 from flowhash.threads import available_threads
 
 # Formats that are read, from folders and by the server, and how their files end. Pillow knows many
@@ -49,30 +49,28 @@ def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
         DamagedFileError: the file cannot be decoded; the message names it.
     """
     image_module = require("PIL.Image", "learn")
-    try:
-        with (
-            open_regular_file(path) as file,
-            image_module.open(file, formats=FORMATS) as image,
-        ):
-            _check_pixels(path, image.size, image_module.MAX_IMAGE_PIXELS)
-            # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
-            image.draft("RGB", (DRAFT * side, DRAFT * side))
-            return use(image)
-    except FileNotFoundError as error:
-        raise StorageError(f"{path} is not there; look whether it was moved or renamed") from error
-    except StorageError:
-        raise
-    except image_module.DecompressionBombError as error:
-        raise _too_large(path, reason(error)) from error
-    except image_module.UnidentifiedImageError as error:
-        raise DamagedFileError(
-            f"{path} cannot be read as an image: it is none of {', '.join(FORMATS)}; delete it, or "
-            "convert it"
-        ) from error
-    except Exception as error:  # decoders fail in many ways on what is not theirs
-        raise DamagedFileError(
+
+    def damaged(error: Exception) -> DamagedFileError:
+        if isinstance(error, image_module.DecompressionBombError):
+            return _too_large(path, reason(error))
+        if isinstance(error, image_module.UnidentifiedImageError):
+            return DamagedFileError(
+                f"{path} cannot be read as an image: it is none of {', '.join(FORMATS)}; delete "
+                "it, or convert it"
+            )
+        return DamagedFileError(
             f"{path} cannot be read as an image: {reason(error)}; delete or replace it"
-        ) from error
+        )
+
+    with (
+        reading(path, damaged),
+        open_regular_file(path) as file,
+        image_module.open(file, formats=FORMATS) as image,
+    ):
+        _check_pixels(path, image.size, image_module.MAX_IMAGE_PIXELS)
+        # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
+        image.draft("RGB", (DRAFT * side, DRAFT * side))
+        return use(image)
 
 
 def fit_image(image: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
