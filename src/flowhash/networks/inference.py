@@ -11,6 +11,10 @@ from torch import Tensor, nn
 
 from flowhash.errors import InputError, reason
 
+# Words of errors about an item's shape, and of those about the machine, which may name sizes too.
+OF_SHAPES = ("shape", "size", "dim", "channel", "expected", "indices", "elements")
+OF_MACHINES = ("memory", "alloc", "cuda", "cudnn", "cublas", "device", "hip", "mps")
+
 
 def outputs(
     networks: Sequence[nn.Module], batches: Iterable[NDArray[np.float32]], device: torch.device
@@ -37,11 +41,22 @@ def outputs(
 def _made(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
     try:
         made: NDArray[np.float32] = network(inputs).float().cpu().numpy()
-    except (InputError, torch.OutOfMemoryError):
+    except InputError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if not _is_about_shapes(error):
+            raise
         raise InputError(
             f"the network cannot take items of shape {list(inputs.shape[1:])}: {reason(error)}. "
             "Give items like those it was trained on"
         ) from error
     return made
+
+
+def _is_about_shapes(error: Exception) -> bool:
+    """Whether the items are to blame; torch has one type of error for nearly everything."""
+    words = str(error).casefold()
+    about_machine = isinstance(error, torch.OutOfMemoryError) or any(
+        word in words for word in OF_MACHINES
+    )
+    return not about_machine and any(word in words for word in OF_SHAPES)
