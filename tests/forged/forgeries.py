@@ -67,6 +67,11 @@ VALUES: list[Any] = [
     {"name": "transformers", "config": {"model_type": "vit", "image_size": 1 << 20}},
     {"name": "transformers", "config": {"model_type": "swin", "depths": [1 << 22]}},
     {"name": "transformers", "config": {"model_type": "detr", "backbone": "some/body"}},
+    {"name": "transformers", "config": {
+        "model_type": "timm_wrapper", "architecture": "hf-hub:o/n",
+        "model_args": {"checkpoint_path": "/etc/passwd"},
+    }},
+    {"name": "transformers", "config": {"model_type": "vit", "list": [{"backbone": "some/body"}]}},
     {"name": "timm", "model": "hf-hub:somebody/something"},
     {"name": "timm", "model": "resnet18", "pretrained": True}, [1] * 100_000,
     deep(40), deep(700), mirrored(2), mirrored(300),

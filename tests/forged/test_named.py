@@ -56,7 +56,9 @@ OPENERS: dict[str, Opener] = {
 
 
 @pytest.mark.parametrize("name", OPENERS)
-def test_pipes_devices_and_sockets_are_refused_and_nothing_waits(tmp_path: Path, name: str) -> None:
+def test_pipes_devices_and_sockets_are_refused_and_nothing_waits(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / name
     os.mkfifo(path)
     for make_other in (None, lambda: path.symlink_to("/dev/zero"), lambda: path.mkdir()):
@@ -68,7 +70,7 @@ def test_pipes_devices_and_sockets_are_refused_and_nothing_waits(tmp_path: Path,
         assert "\n" not in str(caught.value)
     path.rmdir()
     with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(tmp_path)  # addresses are short
+        monkeypatch.chdir(tmp_path)  # addresses are short
         server.bind(name)
         with pytest.raises((StorageError, InputError), match=name):
             OPENERS[name](path)
@@ -165,6 +167,12 @@ def test_forged_encoders(tmp_path: Path, changes: dict[str, Any], words: str) ->
         {"model_type": "convnext", "depths": [1 << 22], "hidden_sizes": [8], "num_stages": 1},
         {"model_type": []},
         {"model_type": "no such model"},
+        {
+            "model_type": "timm_wrapper",
+            "architecture": "hf-hub:o/n",
+            "model_args": {"checkpoint_path": "/etc/passwd"},
+        },
+        {"model_type": "vit", "list": [{"backbone": "some/body"}]},
         5,
     ],
 )

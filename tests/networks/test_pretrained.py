@@ -263,3 +263,37 @@ def test_a_network_is_mirrored_once() -> None:
     once = {"name": "mirrored", "backbone": {"name": "residual", "width": 4, "blocks": [1]}}
     with pytest.raises(InputError, match="mirrored already"):
         build_backbone({"name": "mirrored", "backbone": once})
+
+
+def test_arguments_of_a_timm_model_of_the_hub_are_kept(monkeypatch: Any, tmp_path: Path) -> None:
+    content = TIMM.replace("depth=1):", "depth=1, width=1):")
+    without(monkeypatch, "timm", tmp_path, content)
+    backbone = Timm("hf-hub:somebody/something", arguments={"width": 5})
+    assert backbone.spec["arguments"] == {"depth": 3, "width": 5}
+    backbone = Timm("hf-hub:somebody/something", arguments={"depth": 4})
+    assert backbone.spec["arguments"] == {"depth": 4}
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "timm_wrapper", "architecture": "hf-hub:o/n"}, "fetched from a hub"),
+        ({"model_type": "timm_backbone", "backbone": "hf-hub:o/n"}, "fetched from a hub"),
+        (
+            {"model_type": "timm_backbone", "backbone": "hf-hub:o/n", "backbone_config": {}},
+            "fetched from a hub",
+        ),
+        (
+            {"model_type": "timm_wrapper", "model_args": {"checkpoint_path": "/etc/passwd"}},
+            "have checkpoint_path, which reads other files",
+        ),
+        ({"model_type": "x", "vision_config": {"architecture": "hf-hub:o/n"}}, "from a hub"),
+        ({"model_type": "x", "list": [{"backbone": "some/body"}]}, "names 'some/body'"),
+        ({"model_type": "x", "list": [[{"backbone": "some/body"}]]}, "names 'some/body'"),
+        ({"model_type": "x", "list": [{"attn_implementation": "o/n"}]}, "names 'o/n'"),
+        ({"model_type": "timm_wrapper", "list": [{"backbone": "some/body"}]}, "names 'some/body'"),
+    ],
+)
+def test_configurations_that_a_hub_would_complete(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Transformers(config=config, hub=False)

@@ -120,11 +120,21 @@ def _check_config(model: str, config: Any) -> None:
             f"the network is the model {reason(repr(model)):.80} of transformers, without its "
             f"configuration; {PERMIT}"
         )
-    waiting = [config]
+    waiting: list[Any] = [config]
     while waiting:
         part = waiting.pop()
-        waiting += [value for value in part.values() if isinstance(value, dict)]
-        foreign = part.get("backbone") if part.get("backbone_config") is None else None
+        if isinstance(part, list):
+            waiting += part
+        if not isinstance(part, dict):
+            continue
+        waiting += part.values()
+        is_timm = str(part.get("model_type")).startswith("timm_")
+        if is_timm or "architecture" in part or "model_args" in part:  # built by timm
+            for name in ("architecture", "backbone"):
+                _check_timm(part.get(name, ""), False, part.get("model_args"))
+        foreign = None
+        if not is_timm and part.get("backbone_config") is None:
+            foreign = part.get("backbone")
         for name, value in part.items():
             if "_implementation" in name and "/" in str(value):
                 foreign = value
@@ -175,7 +185,8 @@ class Timm(nn.Module):
             self.network = timm.create_model(model, pretrained=pretrained, num_classes=0, **options)
         if model.startswith(("hf-hub:", "hf_hub:")):  # what builds it again without the hub
             address = model.partition(":")[2]
-            _, model, options = timm.models.load_model_config_from_hf(address)
+            _, model, from_hub = timm.models.load_model_config_from_hf(address)
+            options = {**from_hub, **options}
         self.features = int(self.network.num_features)
         self.spec: dict[str, Any] = {"name": "timm", "model": model, "pretrained": False}
         kept = {name: value for name, value in options.items() if name != "num_classes"}
