@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flowhash import atomic
 from flowhash.atomic import atomic_file, remove_strays
 from flowhash.bulk import work
 from flowhash.data import cache
@@ -49,6 +50,45 @@ def test_what_fails_leaves_the_old_one_and_nothing_else(folder: Path) -> None:
             write(error)
         assert names(folder) == {"file"}
         assert (folder / "file").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_windows_is_asked_for_nothing_that_it_cannot_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """There folders have no handles, and a file that is open is neither renamed nor removed."""
+    opened = []
+    replace, unlink, open_handle = Path.replace, Path.unlink, os.open
+
+    def check(path: Path) -> None:
+        if path.name.endswith(".new") and not opened[0].closed:
+            raise PermissionError(13, "open in another program", str(path))
+
+    def open_file(path: str | Path, *rest: int, **options: int) -> int:
+        if Path(path).is_dir():
+            raise PermissionError(13, "is a folder", str(path))
+        return open_handle(path, *rest, **options)
+
+    monkeypatch.setattr(atomic, "ON_WINDOWS", True)
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(Path, "replace", lambda path, to: (check(path), replace(path, to))[1])
+    monkeypatch.setattr(Path, "unlink", lambda path: (check(path), unlink(path))[1])
+
+    def write() -> None:
+        with atomic_file(folder / "file") as file:
+            opened.append(file)
+            file.write(b"content")
+            if fails:
+                raise ValueError("x")
+
+    if fails:
+        with pytest.raises(ValueError, match="x"):
+            write()
+        assert names(folder) == set()
+    else:
+        write()
+        assert (folder / "file").read_bytes() == b"content"
+        assert names(folder) == {"file"}
 
 
 def test_nothing_is_written_through_links(

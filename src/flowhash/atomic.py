@@ -17,6 +17,7 @@ from typing import IO
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
 NOT_WAITING: int = getattr(os, "O_NONBLOCK", 0)
+ON_WINDOWS = os.name == "nt"  # folders cannot be opened there, nor open files renamed or removed
 STRAY = r"(\.[0-9a-f]{16})?\.new"  # behind a file's name; older versions used no random digits
 
 
@@ -28,7 +29,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     folder is opened first, so that then only the disk itself can fail.
     """
     new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    folder = os.open(path.parent, os.O_RDONLY)
+    folder = None if ON_WINDOWS else os.open(path.parent, os.O_RDONLY)
     try:
         with _naming(path, new), new.open("xb") as file:  # which never follows a link
             try:
@@ -36,14 +37,20 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+                if ON_WINDOWS:
+                    file.close()  # elsewhere its lock keeps others from removing it until then
                 new.replace(path)
             except BaseException:
                 with contextlib.suppress(OSError):
+                    if ON_WINDOWS:
+                        file.close()
                     new.unlink()
                 raise
-        os.fsync(folder)
+        if folder is not None:
+            os.fsync(folder)
     finally:
-        os.close(folder)
+        if folder is not None:
+            os.close(folder)
 
 
 @contextlib.contextmanager
