@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from flowhash import artefact
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.errors import DamagedFileError, MissingExtraError, StorageError
 
 RECORD: dict[str, Any] = {
     "text": "ü \ud800 \n", "list": [1, 2.5, None, True], "object": {"10": 1, "9": {}},
@@ -96,3 +97,38 @@ def test_a_changed_byte_of_tensors_is_noticed_by_their_checksum(tmp_path: Path) 
     path.write_bytes(content[:-1])
     with pytest.raises(DamagedFileError, match=r"file\.safetensors cannot be read"):
         artefact.read_tensors(path)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (MemoryError(), StorageError, "more memory than is free"),
+        (RuntimeError("can't allocate memory: 1 byte"), StorageError, "more memory than is free"),
+        (OSError(errno.EMFILE, "Too many\nopen files"), StorageError, ": Too many open files"),
+        (ImportError("\nit needs\ntimm"), MissingExtraError, ": it needs timm"),
+        (MissingExtraError("install it"), MissingExtraError, "install it"),
+        (KeyError("x"), DamagedFileError, "from a copy, or install the versions of its libraries"),
+        (OSError("no model of this name"), DamagedFileError, "no model of this name; restore"),
+    ],
+)
+def test_what_is_no_damage_of_a_description(
+    error: Exception, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as caught, artefact.described_by(Path("a"), "encoder"):
+        raise error
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_the_memory_cannot_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.safetensors"
+    artefact.write_tensors(path, {"a": torch.ones(3)})
+    size = path.stat().st_size
+    monkeypatch.setattr(artefact, "memory", lambda: 2 * size)
+    assert artefact.read_tensors(path)["a"].tolist() == [1, 1, 1]
+    monkeypatch.setattr(artefact, "memory", lambda: 2 * size - 1)
+    with pytest.raises(StorageError, match="more memory than this machine has") as caught:
+        artefact.read_tensors(path)
+    assert not isinstance(caught.value, DamagedFileError)

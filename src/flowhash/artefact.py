@@ -146,9 +146,18 @@ def described_by(path: Path, what: str) -> Iterator[None]:
         raise
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    except ImportError as error:
+        raise MissingExtraError(f"{path}: {reason(error)}") from error
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the system's own
+            raise StorageError(f"{path}: {reason(error.strerror or error)}") from error
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):  # torch's words
+            raise StorageError(
+                f"{path} describes a {what} that needs more memory than is free: {reason(error)}"
+            ) from error
         raise DamagedFileError(
-            f"{path} describes no {what} that can be used: {reason(error)}; restore it from a copy"
+            f"{path} describes no {what} that can be used: {reason(error)}; restore it from a "
+            "copy, or install the versions of its libraries that were used"
         ) from error
 
 
@@ -187,12 +196,20 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
 
     Raises:
         DamagedFileError: it is missing, cut short or changed; the message names it.
+        StorageError: it does not fit into the memory, or the system does not let it be read.
     """
     load = require("safetensors.torch", "learn").load
     if not path.is_file():
         raise DamagedFileError(f"{path} is missing; restore it from a copy")
+    most = memory() // 2  # the tensors take as much again
     with naming(path):
-        content = read_regular_file(path, memory() // 2)  # the tensors take as much again
+        size = path.stat().st_size
+        if size > most:
+            raise StorageError(
+                f"{path} has {size} bytes, and needs more memory than this machine has to be read: "
+                "twice as many. Read it on a larger one"
+            )
+        content = read_regular_file(path, most)
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedFileError(
             f"{path} was changed after it was written, its checksum does not fit; restore it from "

@@ -506,6 +506,18 @@ def test_a_segment_that_is_named_twice_is_reported(tmp_path: Path, name: str) ->
     assert reported(tmp_path / "table")
 
 
+def test_files_that_are_far_too_large_are_called_so(tmp_path: Path) -> None:
+    with HashTable.create(tmp_path, buckets=2, dim=1) as table:
+        ids = table.add([[0], [1], [1]], [[0.0], [1.0], [2.0]])
+        table.delete(ids[:1])
+    (deleted,) = tmp_path.glob("deleted-*")
+    for path in (deleted, tmp_path / "manifest.json"):
+        with path.open("r+b") as file:
+            file.truncate(1 << 40)  # none of it on the disk
+        with pytest.raises(DamagedFileError, match=rf"{path.name} has {1 << 40} bytes; expected"):
+            HashTable.open(tmp_path)
+
+
 def test_no_folder_no_table_no_segment(table_path: Path, tmp_path: Path) -> None:
     for mode in ("r", "r+"):
         with pytest.raises(StorageError, match="nothing here"):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flowhash.atomic import atomic_file, remove_strays
 from flowhash.errors import DamagedFileError, StorageError
-from flowhash.regular_file import open_regular_file
+from flowhash.regular_file import read_regular_file
 from flowhash.table import manifest as manifests
 from flowhash.table.container import Written, write_container
 from flowhash.table.draft import Draft
@@ -264,10 +264,7 @@ class Folder:
         count = -(-entry.rows // 8)
         with naming(path):
             try:
-                with open_regular_file(path) as file:
-                    same = os.fstat(file.fileno()).st_size == deleted.size
-                    fits = deleted.size <= count + LARGEST_HEADER
-                    data = file.read(deleted.size) if same and fits else b""
+                data = read_regular_file(path, min(deleted.size, count + LARGEST_HEADER))
             except FileNotFoundError as error:
                 raise DamagedFileError(
                     f"{path} is missing; the manifest names it. Restore it from a copy"

@@ -7,7 +7,6 @@ has a checksum of itself. Whatever the manifest does not name does not belong to
 from __future__ import annotations
 
 import json
-import os
 import re
 import zlib
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,7 @@ from typing import Any
 
 from flowhash.atomic import STRAY
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
-from flowhash.regular_file import open_regular_file
+from flowhash.regular_file import read_regular_file
 from flowhash.table.arrays import METRICS
 from flowhash.table.ids import INT64, STRING
 
@@ -139,9 +138,7 @@ def load(folder: Path) -> Manifest:
     """
     path = folder / NAME
     try:
-        with open_regular_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(size) if size <= LARGEST else b""
+        data = read_regular_file(path, LARGEST)
     except StorageError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
