@@ -27,8 +27,12 @@ OF_FORGED_PLACES = (errno.EINVAL, errno.EOVERFLOW)
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
-def open_regular_file(path: str | Path) -> BinaryIO:
+def open_regular_file(path: str | Path, *, pipe: bool = False) -> BinaryIO:
     """Open a file to read its bytes; links to files are followed.
+
+    Args:
+        path: the file.
+        pipe: whether it may be a pipe, of which somebody has the other end and writes to it.
 
     Raises:
         DamagedFileError: it is a pipe, a device, a socket or a folder, which may block or never
@@ -41,7 +45,9 @@ def open_regular_file(path: str | Path) -> BinaryIO:
         raise _other(path, stat.S_IFSOCK)
     handle = os.open(path, flags)
     kind = stat.S_IFMT(os.fstat(handle).st_mode)
-    if kind != stat.S_IFREG:
+    if pipe and kind == stat.S_IFIFO:
+        os.set_blocking(handle, True)  # its writer may not have begun yet
+    elif kind != stat.S_IFREG:
         os.close(handle)
         raise _other(path, kind)
     return os.fdopen(handle, "rb")

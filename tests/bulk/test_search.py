@@ -216,7 +216,7 @@ def test_plans_that_are_none(tmp_path: Path) -> None:
     other: dict[str, list[Any]] = {
         "sizes": ["x", 5, [-1], [10**30], [1e308], [True], None], "settings": [5, [], None, {}],
         "inputs": [5, [1]], "command": [[], 5], "token": [5, None], "finished": ["x", 1],
-        "version": ["x", None], "more": [1],
+        "version": ["x", None], "more": [1], "a\n\x1b[2J": [1],
     }  # fmt: skip
     texts = ["5", "null", "[]", "{}", "[" * 60_000, '{"a":' * 60_000, '{"version": 1' + "0" * 5000]
     texts += [json.dumps({**plan, name: value}) for name in other for value in other[name]]
@@ -227,6 +227,7 @@ def test_plans_that_are_none(tmp_path: Path) -> None:
             with pytest.raises(DamagedFileError, match=r"_plan\.json is damaged") as raised:
                 use()
             assert len(str(raised.value)) < 600
+            assert str(raised.value).isprintable()
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(DamagedFileError, match="it is no file"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ import pytest
 
 from flowhash import Encoder, HashTable
 from flowhash.cli.app import _code
-from flowhash.cli.config import MOST, toml
+from flowhash.cli.config import MOST, read_text, toml
+from flowhash.errors import InputError
 from tests.cli.commands import COMMAND, run
 
 
@@ -81,6 +84,41 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert _code(["serve", "nowhere", "--config", f"/dev/fd/{ends[0]}"]) == 2
     os.close(ends[0])
     assert "--port" in capsys.readouterr().err
+
+
+def test_a_pipe_that_is_put_in_the_place_of_a_file_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, pipe = tmp_path / "file.toml", tmp_path / "pipe.toml"
+    file.write_text("a = 1")
+    os.mkfifo(pipe)
+    before = file.stat()
+
+    def open_and_wait(*_: object) -> None:
+        raise AssertionError("it would be waited for")
+
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: before)  # what it was a moment ago
+    monkeypatch.setattr(Path, "open", open_and_wait)
+    assert read_text(file) == "a = 1"
+    with pytest.raises(InputError, match=r"pipe\.toml is a pipe; expected a file"):
+        read_text(pipe)
+
+
+def test_a_command_in_the_place_of_a_file_may_take_its_time() -> None:
+    ends = os.pipe()
+
+    def write() -> None:
+        time.sleep(0.2)
+        os.write(ends[1], b"late")
+        os.close(ends[1])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert read_text(Path(f"/dev/fd/{ends[0]}")) == "late"
+    finally:
+        writer.join()
+        os.close(ends[0])
 
 
 def test_a_section_of_a_group_is_for_its_command(tmp_path: Path) -> None:

@@ -535,6 +535,7 @@ def settings_texts() -> Iterator[str]:
     for name in ("buckets", "dim"):
         yield json.dumps({key: value for key, value in good.items() if key != name})
     yield json.dumps({**good, "other": 1})
+    yield json.dumps({**good, "a\n\x1b[2J": 1})
     for name in good:
         for wrong in ("x", -1, 1.5, [], {}, True, 10**30):
             if (name, wrong) != ("encoder", "x"):
@@ -570,6 +571,7 @@ def test_a_line_of_the_registry_with_other_json(postgres: Postgres, postgres_add
             with pytest.raises(StorageError, match="flowhash_tables is damaged") as raised:
                 call()
             assert len(one_line(raised.value)) < 600
+            assert str(raised.value).isprintable()
         put("ready = true, progress = NULL, notes = NULL, items = 0, largest = 0, settings = %s",
             line[0][0])  # fmt: skip
         put("next_id = %s", line[0][1])

@@ -738,7 +738,8 @@ def test_a_marker_with_other_fields(address: str) -> None:
     wrong: dict[str, list[Any]] = {
         "settings": [*texts, "null", "{}", "", 5, None, [], {}, json.dumps({"buckets": 4}),
                      *(json.dumps({"buckets": value, "dim": 2}) for value in ("x", 10**30, 1.5)),
-                     '{"buckets": 1e400, "dim": 2}', '{"buckets": 4, "dim": 2, "other": 1}'],
+                     '{"buckets": 1e400, "dim": 2}', '{"buckets": 4, "dim": 2, "other": 1}',
+                     json.dumps({"buckets": 4, "dim": 2, "a\n\x1b[2J": 1})],
         "next_id": ["x", "1e400", None, [], "9" * 5000],
         "largest": ["nan", "inf", "-1", "x", None, []],
         "change": ["x", None, {}],
@@ -757,6 +758,7 @@ def test_a_marker_with_other_fields(address: str) -> None:
                     said = line_of(use)
                     assert "is damaged" in said, (field, value)
                     assert len(said) < 600
+                    assert said.isprintable()
             client.set_payload(name, whole, points=[marker.MARKER])
         said = line_of(copy, filled(buckets=4, dim=2), address)
     assert "holds a table already" in said

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.table.files import naming
 
 PLAN = "_plan.json"
@@ -144,7 +144,7 @@ def read_plan(folder: Path) -> Plan | None:
         raise
     except (AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise DamagedFileError(
-            f"{path} is damaged ({str(error)[:200]}); remove the folder and begin anew"
+            f"{path} is damaged ({reason(error)}); remove the folder and begin anew"
         ) from error
 
 

@@ -15,9 +15,6 @@ What stands on the command line wins over the file, and a section over the top.
 from __future__ import annotations
 
 import difflib
-import errno
-import os
-import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,8 +23,9 @@ from typing import Any
 import typer
 
 from flowhash import __version__
-from flowhash.errors import InputError
+from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.extras import require
+from flowhash.regular_file import open_regular_file
 
 if sys.version_info >= (3, 11):
     import tomllib as toml
@@ -96,9 +94,10 @@ def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) 
 def read_settings(path: Path, *words: str) -> dict[str, Any]:
     """The section of a command in a file of :func:`save_settings`; empty without the file.
 
-    A pipe in its place, which would be waited for, is no file.
+    Raises:
+        InputError: a pipe or something else is in its place, or it is not TOML.
     """
-    return _section(_read(path), list(words)) if path.is_file() else {}
+    return _section(_read(path), list(words)) if path.exists() else {}
 
 
 def read_text(path: Path) -> str:
@@ -110,14 +109,11 @@ def read_text(path: Path) -> str:
         OSError: it cannot be read.
         UnicodeDecodeError: it is not text.
     """
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    made = stat.S_ISFIFO(mode) and path.parts[:2] == ("/", "dev")
-    if not (stat.S_ISREG(mode) or made):
-        raise InputError(f"{path} is a pipe or a device; give a file")
-    with path.open("rb") as file:
-        content = file.read(MOST + 1)
+    try:
+        with open_regular_file(path, pipe=path.parts[:2] == ("/", "dev")) as file:
+            content = file.read(MOST + 1)
+    except DamagedFileError as error:
+        raise InputError(str(error)) from error
     if len(content) > MOST:
         raise InputError(f"{path} has more than {MOST:,} bytes; give a small file of text")
     return content.decode()
@@ -131,11 +127,11 @@ def _read(path: Path) -> dict[str, Any]:
     except InputError:
         raise
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path} cannot be read: {reason}; give a TOML file") from error
+        words = reason(getattr(error, "strerror", None) or error)
+        raise InputError(f"{path} cannot be read: {words}; give a TOML file") from error
     # Also what nests too deeply for the parser, and numbers of thousands of digits.
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {str(error)[:200]}; mend that place") from error
+        raise InputError(f"{path} is not TOML: {reason(error)}; mend that place") from error
 
 
 def _section(content: dict[str, Any], words: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowhash.cli.config import read_settings, write_section
 from flowhash.engines import RemoteEngine, hidden, is_address
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.table import HashTable
 from flowhash.table.files import replace_file
 
@@ -65,7 +65,8 @@ class Notes:
         except DamagedFileError:
             raise
         except (OSError, ValueError, RecursionError) as error:
-            raise self.damaged(name, getattr(error, "strerror", None) or str(error)) from error
+            words = reason(getattr(error, "strerror", None) or error)
+            raise self.damaged(name, words) from error
 
     def write_journal(self, name: str, record: Mapping[str, Any]) -> None:
         """Note how far a collection is indexed, durably, with a checksum."""
@@ -75,14 +76,14 @@ class Notes:
         else:
             replace_file(self._file(name), json.dumps(sealed).encode())
 
-    def damaged(self, name: str, reason: str) -> DamagedFileError:
+    def damaged(self, name: str, words: str) -> DamagedFileError:
         """What to raise where a journal cannot be used."""
         if self._engine is not None:
             place = f"{self._engine.address}: the note {name}"
         else:
             place = str(self._file(name))
         return DamagedFileError(
-            f"{place} is damaged ({reason}); it says which items of a source are stored already. "
+            f"{place} is damaged ({words}); it says which items of a source are stored already. "
             "Restore it from a copy, or run the index command of that source with --again: then "
             "all its items are stored once more, those without names under new numbers"
         )
@@ -91,7 +92,7 @@ class Notes:
         if record is None and self._engine is not None:
             return None
         if not isinstance(record, dict):
-            raise self.damaged(name, f"it holds {str(record)[:40]!r}, expected an object")
+            raise self.damaged(name, f"it holds {reason(record):.40}, expected an object")
         if SEAL in record and record[SEAL] != _checksum(record):
             raise self.damaged(name, "its checksum does not fit")
         return record

@@ -19,7 +19,7 @@ from psycopg import sql
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection
 from flowhash.engines.postgres.names import REGISTRY, Names
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import InputError, StorageError, reason
 from flowhash.table.manifest import Settings
 
 VERSION = 1
@@ -79,10 +79,9 @@ def naming_damage(address: Address) -> Iterator[None]:
     try:
         yield
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise StorageError(
-            f"{address.shown}: its line in {REGISTRY} is damaged ({reason:.160}); restore it from "
-            "a backup, or drop the table and copy again"
+            f"{address.shown}: its line in {REGISTRY} is damaged ({type(error).__name__}: "
+            f"{reason(error)}); restore it from a backup, or drop the table and copy again"
         ) from error
 
 

@@ -17,7 +17,7 @@ from qdrant_client import models
 
 from flowhash.engines.qdrant.connecting import Store
 from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import InputError, StorageError, reason
 from flowhash.table.manifest import Settings
 
 VERSION = 1
@@ -80,15 +80,15 @@ def read_marker(store: Store) -> Facts | None:
         return None
     if version != VERSION:
         raise StorageError(
-            f"{place} has version {version!s:.40} of the layout, and this FlowHash knows "
+            f"{place} has version {reason(version):.40} of the layout, and this FlowHash knows "
             f"{VERSION}; use the FlowHash that made it, or a newer one"
         )
     try:
         return _facts_of(fields)
     except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise StorageError(
-            f"{place}: the point {MARKER} is damaged ({reason:.160}); copy again"
+            f"{place}: the point {MARKER} is damaged ({type(error).__name__}: {reason(error)}); "
+            "copy again"
         ) from error
 
 
