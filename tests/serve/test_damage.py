@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ ROWS, ODD = 60, 17
 ALL = {"embedding": [0, 0], "buckets": [0, 1], "probe": 2, "top": ROWS}
 
 
+def label_of(row: int) -> str:
+    return "aabcc"[row % 5]
+
+
 @pytest.fixture
 def odd_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A table with an item whose payload no version of today would store: 5,000 deep."""
@@ -33,7 +38,7 @@ def odd_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     with HashTable.create(path, buckets=3, dim=2) as table, monkeypatch.context() as patch:
         patch.setattr(json, "dumps", deep)
-        payloads = [{"row": row} for row in range(ROWS)]
+        payloads = [{"row": row, "label": label_of(row)} for row in range(ROWS)]
         payloads[ODD] = odd
         table.add(
             (np.arange(ROWS) % 2)[:, None], np.arange(2 * ROWS).reshape(ROWS, 2) / 100,
@@ -70,11 +75,52 @@ def test_the_rest_of_an_odd_table_is_served(odd_table: Path) -> None:
             assert f"item {ODD} is damaged" in message_of(answer, 503, "damaged")
         for path in (f"/items?count={ROWS}", f"/buckets/{ODD % 2}?count={ROWS}"):
             items = {item["id"] for item in ask(app, "GET", path).json()["items"]}
-            assert len(items) > 10
-            assert ODD not in items
+            expected = range(ROWS) if "items" in path else range(ODD % 2, ROWS, 2)
+            assert items == {*expected} - {ODD}
         assert ask(app, "DELETE", f"/items/{ODD}").status_code == 200
         assert ask(app, "GET", "/health").json()["status"] == "ok"
         assert ask(app, "POST", "/search", json=ALL).json()["damaged"] == []
+
+
+def test_a_bucket_is_counted_around_damage(odd_table: Path) -> None:
+    """Each item once, whether all are drawn or some; the load is that of the damaged one, too."""
+    rows = [row for row in range(ODD % 2, ROWS, 2) if row != ODD]
+    labels = Counter(label_of(row) for row in rows)
+    with HashTable.open(odd_table) as table:
+        app = create_app(table)
+        for count in (1, 10, 29, 30, 60):
+            found = ask(app, "GET", f"/buckets/{ODD % 2}?count={count}&seed=3").json()
+            assert (found["load"], found["counted"]) == (30, 29)
+            assert found["purity"] == max(labels.values()) / 29
+            assert {each["label"]: each["items"] for each in found["classes"]} == labels
+            drawn = {item.id for item in table.bucket_items(ODD % 2, count, 3, ignore)}
+            assert [item["id"] for item in found["items"]] == sorted(drawn)
+            assert len(drawn) >= min(count, 30) - 1
+        for count in (1, 20, 59, 60):
+            found = ask(app, "GET", f"/items?count={count}&seed=3").json()
+            ids = {item["id"] for item in found["items"]}
+            assert found["total"] == ROWS
+            assert len(ids) == len(found["items"])
+            assert ids <= {*range(ROWS)} - {ODD}
+            assert len(ids) >= count - 1
+        sound = ask(app, "GET", f"/buckets/{1 - ODD % 2}").json()
+        assert (sound["load"], sound["counted"]) == (30, 30)
+        with pytest.raises(DamagedFileError):
+            table.sample(ROWS, 0)
+
+
+def ignore(item: int | str | None, error: DamagedFileError) -> None:
+    assert item == ODD
+
+
+@pytest.mark.parametrize("path", [f"/items?count={ROWS}", f"/buckets/{ODD % 2}"])
+def test_health_shows_damage_that_was_left_out_of_a_sample(odd_table: Path, path: str) -> None:
+    with HashTable.open(odd_table) as table:
+        app = create_app(table)  # nothing has searched it yet
+        assert ask(app, "GET", "/health").json()["status"] == "ok"
+        assert ask(app, "GET", path).status_code == 200
+        health = ask(app, "GET", "/health").json()
+        assert health == {"status": "damaged", "items": ROWS, "damaged": 1}
 
 
 def test_a_payload_that_cannot_be_written_is_lost_alone(odd_table: Path) -> None:
@@ -106,9 +152,8 @@ def test_a_server_starts_on_an_odd_table(odd_table: Path) -> None:
         assert len(server.search(**ALL)["answers"][0]["hits"]) == ROWS
 
 
-def test_health_shows_damage_that_was_met(tmp_path: Path) -> None:
-    """A byte of one embedding: searches that need it are refused, others are not."""
-    path, dim = tmp_path / "table", 64
+def damaged_embedding(path: Path, dim: int) -> tuple[Path, bytes]:
+    """A table of 400 items, one byte of which is wrong; the file, and what it should be."""
     random = np.random.default_rng(0)
     with HashTable.create(path, buckets=2, dim=dim) as table:
         table.add(np.arange(400)[:, None] // 200, random.normal(size=(400, dim)))
@@ -117,6 +162,29 @@ def test_health_shows_damage_that_was_met(tmp_path: Path) -> None:
     content = file.read_bytes()
     place = content.index(row)
     file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    return file, content
+
+
+def test_a_sample_around_a_damaged_embedding(tmp_path: Path) -> None:
+    """Searches that need it are refused, so that this is no matter of payloads."""
+    path, dim = tmp_path / "table", 64
+    damaged_embedding(path, dim)
+    with HashTable.open(path) as table:
+        app = create_app(table)
+        found = ask(app, "GET", "/items?count=400").json()
+        ids = {item["id"] for item in found["items"]}
+        assert len(found["items"]) == len(ids)
+        missing = {*range(400)} - ids  # those that share its block of 1,024 bytes, of 128 each
+        assert 20 in missing
+        assert len(missing) <= 9
+        assert ask(app, "GET", "/buckets/0").json()["counted"] == 200
+        assert "1 places" in message_of(ask(app, "GET", "/health"), 503, "damaged")
+
+
+def test_health_shows_damage_that_was_met(tmp_path: Path) -> None:
+    """A byte of one embedding: searches that need it are refused, others are not."""
+    path, dim = tmp_path / "table", 64
+    damaged_embedding(path, dim)
     asked = [{"embedding": [1] * dim, "buckets": [bucket]} for bucket in (0, 1)]
     with HashTable.open(path, "r+") as table:
         app = create_app(table)

@@ -31,13 +31,19 @@ class Damage:
         self._lock = threading.Lock()
         self._seen: weakref.ref[State] | None = None
 
-    def note(self, error: DamagedFileError) -> None:
-        """Remember a place that cannot be read, so that searches which need it are refused."""
+    def note(self, error: DamagedFileError) -> bool:
+        """Remember a place that cannot be read, so that searches which need it are refused.
+
+        Returns:
+            Whether it was not known before.
+        """
         text = str(error)
         named = [file for file in self._files() if file and text.startswith(file)]
         with self._lock:
-            if len(self._places) < KNOWN:
-                self._places[text] = named[0] if named else ""
+            if text in self._places or len(self._places) >= KNOWN:
+                return False
+            self._places[text] = named[0] if named else ""
+            return True
 
     def note_item(self, item: int | str, error: Exception) -> None:
         """Remember an item that is found, but whose payload cannot be shown."""
@@ -46,6 +52,13 @@ class Damage:
                 return
             self._items[item] = None
         LOG.error("the payload of item %r cannot be read, hits come without it: %s", item, error)
+
+    def met(self, item: int | str | None, error: DamagedFileError) -> None:
+        """Remember what was left out of a sample: an item's payload, or, with None, a place."""
+        if item is not None:
+            self.note_item(item, error)
+        elif self.note(error):
+            LOG.error("the table is damaged, the rest of it is served: %s", error)
 
     def counts(self) -> tuple[int, int]:
         """How many damaged places, and how many items without payload, the table still has.

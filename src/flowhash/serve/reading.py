@@ -22,10 +22,10 @@ from flowhash.serve.metrics import CONTENT_TYPE
 from flowhash.serve.pages import INDEX, cached, page_files, page_response
 from flowhash.serve.problems import ProblemError
 from flowhash.serve.queries import no_item, read_query, unreadable
-from flowhash.serve.samples import around_damage, check_count
+from flowhash.serve.samples import check_count
 from flowhash.serve.service import Service
 from flowhash.serve.writing import answer
-from flowhash.table import Item
+from flowhash.table import HashTable, Item
 
 
 def _digits(text: str) -> str:
@@ -110,9 +110,11 @@ def _add_items(app: FastAPI, service: Service) -> None:
         def work() -> Response:
             table = service.table
             check_count(table, count, service.options.max_answer)
-            total, items = around_damage(table.sample, count, seed)
-            faces = {item.id: face(item) for item in items}
-            return answer({"total": total, "items": list(faces.values())})
+            if isinstance(table, HashTable):
+                total, items = table.sample(count, seed, service.damage.met)
+            else:
+                total, items = table.sample(count, seed)
+            return answer({"total": total, "items": [face(item) for item in items]})
 
         return await service.browse(work)
 
@@ -148,7 +150,7 @@ def _add_buckets(app: FastAPI, service: Service) -> None:
         """Look into one bucket: its load, its classes, some of its items."""
         largest = service.options.max_answer
         return await service.browse(
-            lambda: answer(one_bucket(service.table, bucket, count, seed, largest))
+            lambda: answer(one_bucket(service.table, bucket, count, seed, largest, service.damage))
         )
 
 

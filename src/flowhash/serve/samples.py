@@ -1,47 +1,11 @@
-"""Items for people to look at: not more than fit into memory, and around what is damaged."""
+"""Items for people to look at: not more of them than fit into memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from flowhash.engines import BrowsedEngine
-from flowhash.errors import DamagedFileError
 from flowhash.serve.problems import ProblemError
 from flowhash.table import HashTable
 from flowhash.table.browse import state_of
-
-SINGLY = 200  # items that are drawn one by one at the most, where some are damaged
-
-Drawn = TypeVar("Drawn")
-
-
-def around_damage(
-    draw: Callable[[int, int], tuple[int, list[Drawn]]], count: int, seed: int
-) -> tuple[int, list[Drawn]]:
-    """What ``draw(count, seed)`` gives; where damage stops it, what can be drawn one by one.
-
-    Args:
-        draw: gives how many items there are, and some of them.
-        count: how many.
-        seed: of the draw.
-
-    Raises:
-        DamagedFileError: all that was drawn is damaged.
-    """
-    try:
-        return draw(count, seed)
-    except DamagedFileError:
-        total, found = 0, list[Drawn]()
-        for turn in range(min(count, SINGLY)):
-            try:
-                total, drawn = draw(1, seed + turn)
-            except DamagedFileError:
-                continue
-            found += drawn
-        if not found:
-            raise
-        return total, found
 
 
 def readable(table: BrowsedEngine, size: int) -> int:

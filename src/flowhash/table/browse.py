@@ -7,11 +7,13 @@ the table's own do.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.errors import DamagedFileError
 from flowhash.table.hits import Item
 from flowhash.table.ids import read_ids
 from flowhash.table.plan import add_bucket_sizes
@@ -20,38 +22,44 @@ from flowhash.table.state import State
 from flowhash.table.stats import Stats, table_stats
 from flowhash.table.view import TableView
 
-Piece = tuple[Segment, NDArray[np.int64]]  # the live rows of a bucket in one segment
+Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
+# Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.
+Lost = Callable[["int | str | None", DamagedFileError], None]
+Read = TypeVar("Read")
 
 
 class Browsing(TableView):
-    """The part of a table that a server shows to people; each method sees one state, whole."""
+    """The part of a table that a server shows to people; each method sees one state, whole.
 
-    def sample(self, count: int, seed: int) -> tuple[int, list[Item]]:
+    Where ``lost`` is given, what is drawn and cannot be read is told to it and left out; without
+    it, the first such item raises DamagedFileError.
+    """
+
+    def sample(self, count: int, seed: int, lost: Lost | None = None) -> tuple[int, list[Item]]:
         """How many items there are, and a random sample of them; the same for the same seed."""
         state = self._open_state()
         wanted = draw(state.live, count, seed)
-        found, start = [], 0
+        drawn, start = list[tuple[Segment, int]](), 0
         for part in state.parts:
             here = wanted[(wanted >= start) & (wanted < start + part.live)] - start
             if len(here):
-                found += [_item_at(part.segment, row) for row in part.live_rows()[here].tolist()]
+                drawn += [(part.segment, row) for row in part.live_rows()[here].tolist()]
             start += part.live
-        return state.live, found
+        return state.live, _read(drawn, _item_at, lost)
 
-    def bucket_items(self, bucket: int, count: int, seed: int) -> list[Item]:
+    def bucket_items(
+        self, bucket: int, count: int, seed: int, lost: Lost | None = None
+    ) -> list[Item]:
         """A random sample of the items in a bucket."""
-        rows = self._bucket_rows(bucket)
-        return [_item_at(segment, row) for segment, row in _drawn(rows, count, seed)]
+        return _read(_drawn(self._bucket_rows(bucket), count, seed), _item_at, lost)
 
     def bucket_payloads(
-        self, bucket: int, count: int, seed: int
+        self, bucket: int, count: int, seed: int, lost: Lost | None = None
     ) -> tuple[int, list[dict[str, Any] | None]]:
         """How many items a bucket holds, and the payloads of a random sample of them."""
         rows = self._bucket_rows(bucket)
-        drawn = _drawn(rows, count, seed)
-        return sum(len(part) for _, part in rows), [
-            segment.payload_at(row) for segment, row in drawn
-        ]
+        load = sum(len(part) for _, part in rows)
+        return load, _read(_drawn(rows, count, seed), Segment.payload_at, lost)
 
     def bucket_loads(self) -> NDArray[np.int64]:
         """How many items each bucket holds [d]."""
@@ -122,6 +130,33 @@ def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, in
         segment, rows = pieces[number]
         found.append((segment, int(rows[place - (int(ends[number]) - len(rows))])))
     return found
+
+
+def _read(
+    drawn: list[tuple[Segment, int]], read: Callable[[Segment, int], Read], lost: Lost | None
+) -> list[Read]:
+    """What ``read`` gives for each row; rows that are damaged are told to ``lost``, if given."""
+    found = []
+    for segment, row in drawn:
+        try:
+            one = read(segment, row)
+        except DamagedFileError as error:
+            if lost is None:
+                raise
+            lost(_item_without_payload(segment, row), error)
+            continue
+        found.append(one)
+    return found
+
+
+def _item_without_payload(segment: Segment, row: int) -> int | str | None:
+    """The id of a row that cannot be read, if its payload is all that is damaged."""
+    try:
+        segment.codes_at(np.array([row]))
+        segment.embedding_at(row)
+        return segment.id_at(row)
+    except DamagedFileError:
+        return None
 
 
 def _item_at(segment: Segment, row: int) -> Item:
