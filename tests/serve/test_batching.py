@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from flowhash.serve import finding
 from flowhash.serve.batcher import Batcher
 from flowhash.serve.finding import Query
 from flowhash.serve.metrics import Metrics
@@ -174,8 +176,6 @@ def test_everybody_gets_the_right_answer_at_the_same_time(servers: Servers) -> N
 @pytest.mark.parametrize("payloads", [True, False])
 def test_a_batch_answers_as_one_by_one(count: int, payloads: bool) -> None:
     """Also where it is cut into pieces for the table, and where queries leave an item out."""
-    import json
-
     codes, embeddings = raw_items(0)
     table = HashTable.create(buckets=BUCKETS * 10, dim=DIM, active=ACTIVE)
     table.add(codes * 10, embeddings, payloads=[{"row": row} for row in range(len(codes))])
@@ -195,3 +195,51 @@ def test_a_batch_answers_as_one_by_one(count: int, payloads: bool) -> None:
         assert [hit["id"] for hit in one["answers"][0]["hits"]] == nearest
         shown = [hit["payload"] for hit in one["answers"][0]["hits"]]
         assert shown == ([{"row": each} for each in nearest] if payloads else [None] * 3)
+
+
+@pytest.mark.parametrize("kind", ["int64", "string"])
+@pytest.mark.parametrize("queries", [1, 20])  # one call of the table, and several
+def test_an_answer_is_of_one_state_while_others_write(
+    monkeypatch: pytest.MonkeyPatch, kind: str, queries: int
+) -> None:
+    """All items are replaced whenever a search has taken a step: places, buckets and payloads."""
+    names: list[Any] = [0, 1, 2] if kind == "int64" else ["a", "b", "c"]
+    table = HashTable.create(buckets=40, dim=1, ids=kind)
+    versions = 0
+
+    def change() -> None:
+        nonlocal versions
+        versions += 1
+        rows = np.arange(3)[:, None]
+        payloads = [{"version": versions}] * 3
+        table.add(0 * rows + versions % 2, rows + 10 * versions, names, payloads)
+        table.compact()
+
+    def changing(step: Any) -> Any:
+        def changed(*given: Any, **named: Any) -> Any:
+            change()
+            try:
+                return step(*given, **named)
+            finally:
+                change()
+
+        return changed
+
+    change()
+    searching = Searching(table, None, Metrics(lambda: 0), None)
+    monkeypatch.setattr(finding, "_hits", changing(finding._hits))
+    monkeypatch.setattr(table, "_searcher_of", changing(table._searcher_of))
+    order = np.tile(np.array([0, 1], np.int32), (queries, 1))
+    query = Query(np.zeros((queries, 1), np.float32), order, 5, 2, None, True)
+    (answer,) = searching.batch([query])
+    assert isinstance(answer, bytes)
+    assert versions > 2
+    shown = set()
+    for line in json.loads(answer)["answers"]:
+        assert [hit["id"] for hit in line["hits"]] == names
+        for row, hit in enumerate(line["hits"]):
+            version = hit["payload"]["version"]
+            assert hit["buckets"] == [version % 2]
+            assert hit["distance"] == (row + 10 * version) ** 2
+            shown.add(version)
+    assert len(shown) == 1

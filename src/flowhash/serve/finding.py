@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 from flowhash.engines import BrowsedEngine
 from flowhash.table import HashTable, Hits
-from flowhash.table.browse import state_of
+from flowhash.table.browse import codes_at, state_of
+from flowhash.table.candidates import ROW_BITS, ROW_MASK
 from flowhash.table.few import FEW
-from flowhash.table.ids import read_ids
 from flowhash.table.state import State
+from flowhash.table.table import search_state
 
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
 LONG = 256  # hits with payloads: an answer with more is written in that line, too
 REPEATS = 3  # of a search whose time is compared; the fastest counts
-ATTEMPTS = 3  # of a search during which others change the table
+NOWHERE = np.empty(0, np.int64)
 
 
 PayloadAt = Callable[[int], tuple[int, "dict[str, Any] | None"]]
@@ -118,22 +119,20 @@ def find(
             cores have requests to read.
         repeats: how often, to measure; the fastest time is told.
     """
-    for _ in range(ATTEMPTS):  # what is shown with hits is to be of the state that was searched
-        state = state_of(table) if isinstance(table, HashTable) else None
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            hits = _hits(table, query, order, embeddings, threads)
-            times.append((time.perf_counter() - start) * 1e3)
-        if not isinstance(table, HashTable) or state_of(table) is state:
-            break
+    state = state_of(table) if isinstance(table, HashTable) else None
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        hits, places = _hits(table, state, query, order, embeddings, threads)
+        times.append((time.perf_counter() - start) * 1e3)
     codes = None
     payload_at: PayloadAt = _no_payload
-    if query.payloads:
+    if query.payloads and state is not None:
+        codes, payload_at = _stored(state, places)
+    elif query.payloads:
         lines = zip(hits.ids.tolist(), hits.counts.tolist(), strict=True)
-        ids = [item for line, count in lines for item in line[:count]]
-        codes = table.codes_of(ids)
-        payload_at = _payloads_of(hits) if state is None else _stored(state, ids, table.id_kind)
+        codes = table.codes_of([item for line, count in lines for item in line[:count]])
+        payload_at = _payloads_of(hits)
     opened = [
         line[:count] for line, count in zip(order.tolist(), hits.opened.tolist(), strict=True)
     ]
@@ -150,20 +149,26 @@ def _payloads_of(hits: Hits) -> PayloadAt:
     return lambda place: (0, payloads[place])
 
 
-def _stored(state: State, ids: list[Any], kind: str) -> PayloadAt:
-    """Payloads as they are stored."""
-    parts, rows = state.locate(read_ids(ids, kind))
+def _stored(state: State, places: NDArray[np.int64]) -> tuple[list[list[int] | None], PayloadAt]:
+    """The buckets of hits, and their payloads as they are stored; both of the state searched.
+
+    Args:
+        state: that was searched.
+        places: of the hits in it, -1 where there is none [q, top].
+    """
+    found = places[places >= 0]
+    parts, rows = found >> ROW_BITS, found & ROW_MASK
+    codes = codes_at(state, parts, rows)
+    where = list(zip(parts.tolist(), rows.tolist(), strict=True))
 
     def payload_at(place: int) -> tuple[int, dict[str, Any] | None]:
-        part, row = int(parts[place]), int(rows[place])
-        if part < 0:  # deleted since; only after as many attempts as there are
-            return 0, None
+        part, row = where[place]
         segment = state.parts[part].segment
         offsets = segment.payloads.offsets
         size = int(offsets[row + 1] - offsets[row]) if len(offsets) else 0
         return size, segment.payload_at(row)
 
-    return payload_at
+    return codes, payload_at
 
 
 def find_everywhere(
@@ -190,33 +195,40 @@ def find_everywhere(
 
 def _hits(
     table: BrowsedEngine,
+    state: State | None,
     query: Query,
     order: NDArray[np.int32],
     embeddings: NDArray[np.float32],
     threads: int | None,
-) -> Hits:
+) -> tuple[Hits, NDArray[np.int64]]:
+    """The hits, and their places in the state of a table of ours; other engines have neither."""
     wide = is_wide(query, table)
+    threads = threads or (None if wide else 1)
+    if not isinstance(table, HashTable) or state is None:
+        hits = table.search(
+            order, embeddings, query.wanted, probe=query.probe, at_least=query.at_least,
+            threads=threads, payloads=query.payloads,
+        )  # fmt: skip
+        return hits, NOWHERE
 
-    def search(part: slice) -> Hits:
-        return table.search(
-            order[part], embeddings[part], query.wanted, probe=query.probe,
-            at_least=query.at_least, threads=threads or (None if wide else 1),
-            payloads=query.payloads and not isinstance(table, HashTable),
+    def search(part: slice) -> tuple[Hits, NDArray[np.int64]]:
+        return search_state(
+            table, state, order[part], embeddings[part], query.wanted, probe=query.probe,
+            at_least=query.at_least, threads=threads,
         )  # fmt: skip
 
     # The table's code for a few queries takes half the time of that for batches, unless many
     # queries of a batch open the same bucket.
-    if not isinstance(table, HashTable):
-        return search(slice(None))
     step = max(1, FEW // (query.probe or table.active))
     apart = len(order) * (query.probe or table.active) <= table.buckets
-    if wide or not apart or len(order) <= step or len(state_of(table).parts) != 1:
+    if wide or not apart or len(order) <= step or len(state.parts) != 1:
         return search(slice(None))
-    parts = [search(slice(start, start + step)) for start in range(0, len(order), step)]
+    found = [search(slice(start, start + step)) for start in range(0, len(order), step)]
+    parts = [hits for hits, _ in found]
     return Hits(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.distances for part in parts]),
         np.concatenate([part.counts for part in parts]),
         np.concatenate([part.scanned for part in parts]),
         np.concatenate([part.opened for part in parts]),
-    )
+    ), np.concatenate([places for _, places in found])

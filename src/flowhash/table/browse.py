@@ -73,14 +73,7 @@ class Browsing(TableView):
     def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
         """The buckets of each item; None for those that are not there (any more)."""
         state = self._open_state()
-        parts, rows = state.locate(read_ids(ids, self.id_kind))
-        found: list[list[int] | None] = [None] * len(ids)
-        for number in np.unique(parts[parts >= 0]).tolist():
-            places = np.flatnonzero(parts == number)
-            codes = state.parts[number].segment.codes_at(rows[places])
-            for place, code in zip(places.tolist(), codes.tolist(), strict=True):
-                found[place] = code
-        return found
+        return codes_at(state, *state.locate(read_ids(ids, self.id_kind)))
 
     def _bucket_rows(self, bucket: int) -> list[Piece]:
         found = []
@@ -93,6 +86,19 @@ class Browsing(TableView):
 def state_of(table: Browsing) -> State:
     """The state of the moment; it never changes."""
     return table._open_state()
+
+
+def codes_at(
+    state: State, parts: NDArray[np.int64], rows: NDArray[np.int64]
+) -> list[list[int] | None]:
+    """The buckets of the items in rows of parts [n]; None where the part is -1."""
+    found: list[list[int] | None] = [None] * len(parts)
+    for number in set(parts.tolist()) - {-1}:
+        places = np.flatnonzero(parts == number)
+        codes = state.parts[number].segment.codes_at(rows[places])
+        for place, code in zip(places.tolist(), codes.tolist(), strict=True):
+            found[place] = code
+    return found
 
 
 class CachedStats:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.errors import InputError, LockedTableError, StorageError
@@ -210,9 +211,21 @@ class HashTable(Browsing):
             InputError: arguments that do not fit.
             DamagedFileError: the search met a damaged file.
         """
+        check_vectors(self._settings.encoder, encoder)
         state = self._open_state()
+        hits, places = self._search(
+            state, ordered_buckets, queries, top, probe, at_least, where, threads
+        )
+        if payloads:
+            hits.payloads = answers.payloads_at(state, places)
+        return hits
+
+    def _search(
+        self, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+        probe: int | None, at_least: int | None, where: Any, threads: int | None,
+    ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
+        """Hits in a state without their payloads, and their places in it."""
         settings = self._settings
-        check_vectors(settings.encoder, encoder)
         order, asked = arguments.read_queries(settings, ordered_buckets, queries)
         probe = settings.active if probe is None else arguments.whole_number(probe)
         top = arguments.whole_number(top)
@@ -221,8 +234,8 @@ class HashTable(Browsing):
         ids = found.keys
         if settings.ids == STRING:
             ids = answers.names_at(state, found.places)
-        texts = answers.payloads_at(state, found.places) if payloads else None
-        return Hits(ids, found.distances, found.counts, found.scanned, found.opened, texts)
+        hits = Hits(ids, found.distances, found.counts, found.scanned, found.opened)
+        return hits, found.places
 
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.
@@ -313,6 +326,28 @@ class HashTable(Browsing):
         if where is None and self._state is state:
             self._searcher = (state, searcher)
         return searcher
+
+
+def search_state(
+    table: HashTable, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+    *, probe: int | None, at_least: int | None, threads: int | None,
+) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
+    """Search one state of a table, so that more can be read of what is found there.
+
+    Args:
+        table: whose state it is.
+        state: of any moment.
+        ordered_buckets: as those of :meth:`HashTable.search`, like the others [q, m].
+        queries: [q, dim].
+        top: how many hits.
+        probe: how many buckets to open; None opens k.
+        at_least: how many items to find, or None.
+        threads: how many at the most, or None.
+
+    Returns:
+        The hits, and the place of each in the state, -1 where there is none [q, top].
+    """
+    return table._search(state, ordered_buckets, queries, top, probe, at_least, None, threads)
 
 
 _tables: weakref.WeakSet[HashTable] = weakref.WeakSet()
