@@ -24,7 +24,13 @@ class StorageError(OSError):
 
 
 class DamagedFileError(StorageError):
-    """A stored file is not what was written: cut short, changed, or missing."""
+    """A stored file is not what was written: cut short, changed, or missing.
+
+    Attributes:
+        block: the number of the block whose checksum it does not match; None for other damage.
+    """
+
+    block: int | None = None
 
 
 class LockedTableError(StorageError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import numpy as np
 import pytest
 
 from flowhash.errors import DamagedFileError
-from flowhash.serve import create_app
+from flowhash.serve import create_app, damage
 from flowhash.serve.finding import Query
 from flowhash.serve.warming import warm_up
 from flowhash.table import HashTable
 from flowhash.table.browse import state_of
+from flowhash.table.segment import Segment
 from tests.serve.servers import message_of, serving
 from tests.serve.test_limits import ask
 
@@ -136,7 +138,12 @@ def test_a_payload_that_cannot_be_written_is_lost_alone(odd_table: Path) -> None
 
     with HashTable.open(odd_table) as table, pytest.MonkeyPatch.context() as patch:
         patch.setattr(searching, "as_json", fails)
-        found = ask(create_app(table), "POST", "/search", json=ALL).json()
+        patch.setattr(damage, "as_json", fails)
+        patch.setattr(damage, "AGAIN", 0)
+        app = create_app(table)
+        found = ask(app, "POST", "/search", json=ALL).json()
+        for _ in range(2):  # it is not forgotten because it can be read
+            assert ask(app, "GET", "/health").json()["damaged"] == 2
     assert sorted(found["damaged"]) == [3, ODD]
     assert len(found["answers"][0]["hits"]) == ROWS
 
@@ -163,6 +170,70 @@ def damaged_embedding(path: Path, dim: int) -> tuple[Path, bytes]:
     place = content.index(row)
     file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     return file, content
+
+
+def write_back(file: Path, content: bytes) -> None:
+    """In place and without emptying it first: it is mapped."""
+    with file.open("r+b") as opened:
+        opened.write(content)
+
+
+def test_health_notices_bytes_that_are_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before some seconds have passed, and never in the event loop's thread."""
+    path, dim = tmp_path / "table", 64
+    file, content = damaged_embedding(path, dim)
+    wrong = file.read_bytes()
+    looks: list[str] = []
+    sound_block = Segment.sound_block
+
+    def watched(segment: Segment, block: int) -> bool:
+        looks.append(threading.current_thread().name)
+        return sound_block(segment, block)
+
+    monkeypatch.setattr(Segment, "sound_block", watched)
+    asked = {"embedding": [1] * dim, "buckets": [0]}
+    with HashTable.open(path) as table:
+        app = create_app(table)
+        message_of(ask(app, "POST", "/search", json=asked), 503, "storage")
+        monkeypatch.setattr(damage, "AGAIN", 1e9)
+        message_of(ask(app, "GET", "/health"), 503, "damaged")
+        assert len(looks) == 1  # it had not seen this state
+        write_back(file, content)
+        message_of(ask(app, "GET", "/health"), 503, "damaged")
+        assert len(looks) == 1
+        monkeypatch.setattr(damage, "AGAIN", 0)
+        assert ask(app, "GET", "/health").json() == {"status": "ok", "items": 400, "damaged": 0}
+        assert ask(app, "POST", "/search", json=asked).status_code == 200
+        assert ask(app, "GET", "/health").json()["status"] == "ok"
+        assert len(looks) == 2  # nothing is known, nothing is looked at
+        assert all(name.startswith("flowhash-read") for name in looks)
+    write_back(file, wrong)
+    with HashTable.open(path) as table:  # and damage that stays is not forgotten
+        app = create_app(table)
+        message_of(ask(app, "POST", "/search", json=asked), 503, "storage")
+        for _ in range(3):
+            assert "1 places" in message_of(ask(app, "GET", "/health"), 503, "damaged")
+
+
+def test_health_notices_payloads_that_are_restored(
+    odd_table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(damage, "AGAIN", 0)
+    with HashTable.open(odd_table) as table:
+        file = Path(state_of(table).parts[0].segment.file)
+        content = file.read_bytes()
+        place = content.index(b'{"row": 3,' if b'{"row": 3,' in content else b'{"row":3,')
+        write_back(file, content[:place] + b"[" + content[place + 1 :])
+        app = create_app(table)
+        lost = ask(app, "POST", "/search", json=ALL).json()["damaged"]
+        assert {3, ODD} <= {*lost}  # and those of the same block
+        for _ in range(2):
+            assert ask(app, "GET", "/health").json()["damaged"] == len(lost)
+        write_back(file, content)
+        health = ask(app, "GET", "/health").json()
+        assert health == {"status": "damaged", "items": ROWS, "damaged": 1}
 
 
 def test_a_sample_around_a_damaged_embedding(tmp_path: Path) -> None:

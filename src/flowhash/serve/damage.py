@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 
 from flowhash.engines import BrowsedEngine
 from flowhash.errors import DamagedFileError, StorageError
+from flowhash.serve.faces import face
 from flowhash.serve.problems import LOG
+from flowhash.serve.writing import as_json
 from flowhash.table import HashTable
 from flowhash.table.browse import state_of
+from flowhash.table.segment import Segment
 from flowhash.table.state import State
 
 KNOWN = 1000  # of each kind that are remembered; more need not be told apart
+AGAIN = 5.0  # seconds after which what is known is looked at again, although nothing was changed
 
 
 class Damage:
@@ -26,10 +31,12 @@ class Damage:
 
     def __init__(self, table: BrowsedEngine) -> None:
         self._table = table
-        self._places: dict[str, str] = {}  # what an error says, and the segment's file it names
+        # What an error says, with the segment's file that it names and the block in it, if any.
+        self._places: dict[str, tuple[str, int | None]] = {}
         self._items: dict[int | str, None] = {}
         self._lock = threading.Lock()
         self._seen: weakref.ref[State] | None = None
+        self._looked = time.monotonic()
 
     def note(self, error: DamagedFileError) -> bool:
         """Remember a place that cannot be read, so that searches which need it are refused.
@@ -38,11 +45,11 @@ class Damage:
             Whether it was not known before.
         """
         text = str(error)
-        named = [file for file in self._files() if file and text.startswith(file)]
+        named = [file for file in self._segments() if file and text.startswith(file)]
         with self._lock:
             if text in self._places or len(self._places) >= KNOWN:
                 return False
-            self._places[text] = named[0] if named else ""
+            self._places[text] = (named[0] if named else "", error.block)
             return True
 
     def note_item(self, item: int | str, error: Exception) -> None:
@@ -61,24 +68,44 @@ class Damage:
             LOG.error("the table is damaged, the rest of it is served: %s", error)
 
     def counts(self) -> tuple[int, int]:
-        """How many damaged places, and how many items without payload, the table still has.
+        """How many damaged places, and how many items without payload, are known."""
+        return len(self._places), len(self._items)
 
-        Only what is known is looked at again, and only after the table has changed.
+    @property
+    def stale(self) -> bool:
+        """Whether to look again: damage is known, and something may have mended it."""
+        if not self._places and not self._items:
+            return False
+        state, seen = self._state(), self._seen
+        if state is None:  # other engines mend theirs themselves, and cannot be asked so cheaply
+            return False
+        changed = seen is None or seen() is not state
+        return changed or time.monotonic() - self._looked >= AGAIN
+
+    def look_again(self) -> None:
+        """Forget what the table has no more, or what was restored in its file.
+
+        Only what is known is read, a block for each place and a payload for each item.
         """
         state = self._state()
         with self._lock:
             places, items = dict(self._places), list(self._items)
-            seen, self._seen = self._seen, None if state is None else weakref.ref(state)
-        if state is not None and (places or items) and (seen is None or seen() is not state):
-            files = self._files()
-            gone = [text for text, file in places.items() if file and file not in files]
-            sound = [item for item in items if self._sound(item)]
-            with self._lock:
-                for text in gone:
-                    self._places.pop(text, None)
-                for item in sound:
-                    self._items.pop(item, None)
-        return len(self._places), len(self._items)
+            self._seen = None if state is None else weakref.ref(state)
+            self._looked = time.monotonic()
+        if state is None:
+            return
+        segments = self._segments()
+        mended = [
+            text
+            for text, (file, block) in places.items()
+            if file and _mended(segments.get(file), block)
+        ]
+        sound = [item for item in items if self._sound(item)]
+        with self._lock:
+            for text in mended:
+                self._places.pop(text, None)
+            for item in sound:
+                self._items.pop(item, None)
 
     def _state(self) -> State | None:
         """The state of a table of ours, unless it was closed."""
@@ -87,16 +114,21 @@ class Damage:
         except StorageError:
             return None
 
-    def _files(self) -> set[str]:
+    def _segments(self) -> dict[str, Segment]:
+        """The segments of this moment by their files."""
         state = self._state()
-        return set() if state is None else {part.segment.file for part in state.parts}
+        return {} if state is None else {part.segment.file: part.segment for part in state.parts}
 
     def _sound(self, item: int | str) -> bool:
-        """Whether an item can be read now, or is gone."""
+        """Whether an item can be read and shown now, or is gone."""
         try:
-            self._table[item]
+            as_json(face(self._table[item]))
         except KeyError:
             return True
-        except StorageError:
+        except (StorageError, RecursionError, ValueError):
             return False
         return True
+
+
+def _mended(segment: Segment | None, block: int | None) -> bool:
+    return segment is None or (block is not None and segment.sound_block(block))

@@ -174,13 +174,13 @@ def _add_operation(app: FastAPI, service: Service) -> None:
             raise ProblemError(503, f"the table cannot be read; {reason}", "storage")
         if not service.open:
             raise ProblemError(503, "the table was closed; start the server again", "storage")
-        places, items = service.damage.counts()
+        places, items = await service.damaged()
         if places:
             raise ProblemError(
                 503,
                 f"{places} places in the table's files are known to be damaged, and searches that "
-                "need them are refused; restore the table from a copy. The server's log and "
-                "`flowhash table check` name them",
+                "need them are refused; restore the table from a copy and start the server again. "
+                "The server's log and `flowhash table check` name them",
                 "damaged",
             )
         status = "damaged" if items else "ok"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
@@ -140,6 +141,18 @@ class Service:
         """
         self.check_reachable()
         return await self._within(self.deadline(), self._readers, lambda: work(*given, **named))
+
+    async def damaged(self) -> tuple[int, int]:
+        """How many places, and how many items' payloads, are known to be damaged still.
+
+        What is known is read again in a thread, now and then; where others keep the threads busy,
+        the figures are those from before: whoever asks for the health is not to wait for them.
+        """
+        if self.damage.stale:
+            soon = asyncio.get_running_loop().time() + REFRESH
+            with contextlib.suppress(ProblemError):
+                await self._within(soon, self._readers, self.damage.look_again)
+        return self.damage.counts()
 
     async def browse(
         self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs

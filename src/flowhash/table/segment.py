@@ -62,17 +62,24 @@ class Segment:
                 "written by FlowHash as it is. Restore the table from a copy"
             )
         where = fault * BLOCK
-        raise DamagedFileError(
+        error = DamagedFileError(
             f"{self.file}: bytes {where} to {where + BLOCK} of its data ({self.arrays_at(fault)}) "
             "do not match their checksum; nothing was answered from them. Restore the file from a "
             "copy; `flowhash table check` lists all damage"
         )
+        error.block = int(fault)
+        raise error
 
     def arrays_at(self, block: int) -> str:
         """The names of the arrays that a block of the file belongs to."""
         first, last = block * BLOCK, (block + 1) * BLOCK
         spans = self.spans.items()
         return ", ".join(name for name, (start, stop) in spans if start < last and stop > first)
+
+    def sound_block(self, block: int) -> bool:
+        """Whether a block of the file matches its checksum, now that it may have been restored."""
+        arrays, start = self.arrays, block * BLOCK
+        return first_damaged(arrays.words, arrays.sums, arrays.verified, start, start + BLOCK) == -1
 
     def ensure(self, *names: str) -> None:
         """Check whole arrays before they are read outside of the search kernels."""
