@@ -235,11 +235,11 @@ class LargestMemory:
         return self.largest
 
     def _sample(self) -> None:
-        while True:
+        stopped = False
+        while not stopped:
+            stopped = self._stopped.wait(0.02)  # one more sample when it is
             with suppress(OSError):
                 self.largest = max(self.largest, memory(self._folder, "VmRSS"))
-            if self._stopped.wait(0.02):
-                return
 
 
 def test_memory_is_sampled_where_the_kernel_cannot_forget(tmp_path: Path) -> None:

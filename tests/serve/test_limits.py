@@ -530,8 +530,8 @@ def test_too_many_requests_at_once_are_sent_away() -> None:
     app = create_app(small_table(), options=ServeOptions(max_waiting=3, timeout=60))
     table = app.state.service.table
     go = threading.Event()
-    search = table.search
-    table.search = lambda *args, **named: go.wait(60) and search(*args, **named)
+    search = table._search
+    table._search = lambda *args, **named: go.wait(60) and search(*args, **named)
 
     async def many() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app)

@@ -204,7 +204,7 @@ def test_our_own_faults_are_logged_but_not_told(
     def fail(*args: Any, **named: Any) -> None:
         raise RuntimeError(secret)
 
-    monkeypatch.setattr(app.state.service.table, "search", fail)
+    monkeypatch.setattr(app.state.service.table, "_search", fail)
     monkeypatch.setattr(app.state.service.table, "sample", fail)
     for method, path, body in (("POST", "/search", GOOD), ("GET", "/items", None)):
         caplog.clear()
@@ -228,7 +228,7 @@ def test_trouble_with_files_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any, **named: Any) -> None:
         raise DamagedFileError("/some/secret/path is damaged")
 
-    monkeypatch.setattr(table, "search", fail)
+    monkeypatch.setattr(table, "_search", fail)
     assert "secret" not in message_of(ask(app, "POST", "/search", json=GOOD), 503, "storage")
     table.close()
     message_of(ask(app, "GET", "/health"), 503, "storage")
