@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowhash.bulk import Interrupted, LocalRunner, TableChoices, Work, index, indexing
+from flowhash.bulk import Interrupted, LocalRunner, TableChoices, Work, building, index, indexing
+from flowhash.bulk.columns import read_columns
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.adopt import _repeated, adopt
@@ -214,9 +215,15 @@ def test_a_worker_that_outlives_its_driver(tmp_path: Path) -> None:
             jobs.append(job)
             if len(jobs) == 1:
                 raise KeyboardInterrupt
-            with pytest.raises(StorageError, match="was begun anew, ended or removed"):
-                jobs[0].do(None, 0, None)
-            assert not list((table / "_bulk").rglob("part-*"))
+            scratch = jobs[0].out.folder / jobs[0].out.scratch
+            for scratch_is_there, words in ((False, "was begun anew"), (True, "was begun anew")):
+                if scratch_is_there:  # as if it had not been taken away yet
+                    scratch.mkdir()
+                with pytest.raises(StorageError, match=words):
+                    jobs[0].do(None, 0, None)
+            scratch.rmdir()
+            left = [path.name for path in (table / "_bulk").rglob("*part*")]
+            assert left == [job.out.scratch]
             yield from super().run(job, parts)
 
     runner = Late()
@@ -307,6 +314,36 @@ def test_a_worker_that_was_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in there if path.parent.name == "_bulk"] == ["_lock", "_plan.json"]
     with HashTable.open(tmp_path / "table") as table:
         assert contents(table) == model_contents(items.model())
+
+
+def test_a_worker_whose_place_is_taken_away_while_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its part is given to another worker meanwhile, and the work ends."""
+    items = Items(20)
+    encoded = items.write(tmp_path / "encoded", [10])
+    table = tmp_path / "table"
+    jobs: list[Any] = []
+
+    class Noting(LocalRunner):
+        def run(self, job: Any, parts: Any) -> Any:
+            jobs.append(job)
+            yield from super().run(job, parts)
+
+    index(encoded, table, Noting(), rows=10)
+    there = sorted(table.rglob("*"))
+    (job,) = jobs
+    scratch = job.out.folder / job.out.scratch
+
+    def read_slowly(*arguments: Any) -> Any:
+        shutil.rmtree(scratch)
+        return read_columns(*arguments)
+
+    monkeypatch.setattr(building, "read_columns", read_slowly)
+    scratch.mkdir()
+    with pytest.raises(StorageError, match="No such file"):
+        job.do(None, 0, 1)
+    assert sorted(table.rglob("*")) == there
 
 
 def test_unfinished_work_keeps_its_place(tmp_path: Path) -> None:

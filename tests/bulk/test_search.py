@@ -190,12 +190,12 @@ def test_workers_that_were_given_up_leave_nothing(tmp_path: Path) -> None:
     search(table, queries, out, runner, rows=10)
     whole = {path.name: path.read_bytes() for path in out.iterdir()}
     assert sorted(whole) == ["_lock", "_plan.json", *(f"part-00000{n}.parquet" for n in range(3))]
-    with pytest.raises(StorageError, match="No such file|was begun anew, ended or removed"):
+    with pytest.raises(StorageError, match=r"No such file|was begun anew, ended or removed"):
         runner.late.close()  # its part is written now, and would be named
     # One that has not begun to write.
     path = out / "part-000001.parquet"
     with (
-        pytest.raises(StorageError, match="No such file|was begun anew, ended or removed"),
+        pytest.raises(StorageError, match=r"No such file|was begun anew, ended or removed"),
         new_file(runner.place, path) as unfinished,
     ):
         unfinished.write_bytes(b"whole")

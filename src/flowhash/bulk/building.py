@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from flowhash.bulk.plan import Place, part_name
 from flowhash.errors import InputError
 from flowhash.table import HashTable
 from flowhash.table.files import flush_folder, naming
+from flowhash.table.folder import Folder
 from flowhash.table.manifest import Settings
+from flowhash.table.state import State
 
 COLUMNS = ["id", "code", "embedding"]
 
@@ -47,7 +49,7 @@ class Building:
         unfinished = self.out.unfinished(path)
         try:
             with naming(path):
-                unfinished.mkdir()  # or a table would make all folders above it, too
+                unfinished.mkdir()
             rows = self._build(unfinished, self.files[part])
             self.out.check()
             try:
@@ -74,7 +76,8 @@ class Building:
             texts += _payloads(file, table.column("payload")) if self.payloads else []
         count = sum(len(some) for some in codes)
         del tables, table  # payloads are in memory twice otherwise, and may be pictures
-        with HashTable.create(path, **asdict(self.settings)) as made:
+        folder = Folder.create(path, self.settings, make=False)  # the driver may have taken it away
+        with HashTable(self.settings, folder, State()) as made:
             try:
                 made.add(
                     np.concatenate(codes), np.concatenate(vectors), np.concatenate(ids),

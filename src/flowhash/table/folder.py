@@ -66,12 +66,16 @@ class Folder:
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: Settings) -> Folder:
-        """Make a folder with an empty table."""
+    def create(cls, path: Path, settings: Settings, *, make: bool = True) -> Folder:
+        """Put an empty table into a folder, which is made unless ``make`` is False.
+
+        Then it must be there: whoever has taken it away does not find it again.
+        """
         with naming(path):
             if path.exists() and not path.is_dir():
                 raise StorageError(f"{path} is a file; give a new or empty folder")
-            path.mkdir(parents=True, exist_ok=True)
+            if make:
+                path.mkdir(parents=True, exist_ok=True)
             _refuse_content(path)  # before a lock file is left in a folder of something else
             lock = take_lock(path)
             try:
