@@ -23,6 +23,7 @@ import pytest
 from flowhash.errors import LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.adopt import adopt, tidy
+from flowhash.table.folder import Folder
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,23 +154,27 @@ def searches(folder: Path) -> dict[str, Any]:
     done.set()
     holder.join()
 
-    # What the parent has added meanwhile, the child sees when it looks.
-    ready = os.pipe()
+    # What the parent has added meanwhile, the child sees when it looks. The parent begins when the
+    # child says that it is there.
+    there, ready = os.pipe(), os.pipe()
 
     def late() -> list[Any]:
         os.close(ready[1])
+        os.write(there[1], b"x")
         os.read(ready[0], 1)
         return [len(table), table.refresh(), len(table)]
 
     def add_and_tell() -> None:
-        table.add(*items(2, 6))
-        os.write(ready[1], b"x")
+        if os.read(there[0], 1):
+            table.add(*items(2, 6))
+            os.write(ready[1], b"x")
 
-    teller = threading.Timer(0.2, add_and_tell)
+    teller = threading.Thread(target=add_and_tell)
     teller.start()
     seen = in_a_fork(late)
+    os.close(there[1])  # nobody waits for a child that has failed
     teller.join()
-    for handle in ready:
+    for handle in (there[0], *ready):
         os.close(handle)
     table.close()
     return {
@@ -179,6 +184,27 @@ def searches(folder: Path) -> dict[str, Any]:
         "held same": held_same,
         "seen": seen,
     }
+
+
+def during_a_commit(folder: Path) -> list[Any]:
+    """Forked when an add is stored, but its table does not have it yet: what the child sees."""
+    seen: list[Any] = []
+    discard = Folder.discard
+
+    def forking(self: Folder, names: set[str]) -> None:  # which is the end of a commit
+        if not seen:
+            seen.extend(
+                in_a_fork(lambda: [len(table), table.refresh(), len(table), table.refresh()])
+            )
+        discard(self, names)
+
+    with create(folder / "during a commit") as table:
+        Folder.discard = forking  # type: ignore[method-assign]
+        try:
+            table.add(*items(2, 1))
+        finally:
+            Folder.discard = discard  # type: ignore[method-assign]
+    return seen
 
 
 def locks(folder: Path) -> dict[str, Any]:
@@ -267,6 +293,7 @@ def all_cases(folder: Path) -> dict[str, Any]:
         "adds in both": adds_in_both(folder),
         "every change": every_change(folder),
         "searches": searches(folder),
+        "during a commit": during_a_commit(folder),
         "locks": locks(folder),
         "pools": pools(folder, 2),
     }
@@ -318,6 +345,10 @@ def test_a_child_searches_as_its_parent_does(cases: Any) -> None:
     assert case["newer"] is False
     assert case["held same"]
     assert case["seen"] == [4000, True, 4002]
+
+
+def test_a_child_of_a_commit_sees_what_was_stored(cases: Any) -> None:
+    assert cases["during a commit"] == [1000, True, 1002, False]
 
 
 def test_the_lock_is_that_of_the_process_that_took_it(cases: Any) -> None:

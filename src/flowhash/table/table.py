@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -307,8 +308,14 @@ class HashTable(Browsing):
     def _after_fork(self) -> None:
         """In a process that was just forked: hold nobody up, and be held up by nobody."""
         self._writing = threading.RLock()  # the thread that may have held it is not in this process
-        if self._folder is not None:
-            self._folder.close()
+        folder, state = self._folder, self._state
+        if folder is None:
+            return
+        folder.close()
+        # Forked in the middle of a commit, or of a refresh, it has the new manifest and the old
+        # state, and would never look again: let it know a generation that there is not.
+        if state and tuple(part.file for part in state.parts) != folder.manifest.segments:
+            folder.manifest = replace(folder.manifest, generation=-1)
 
     def _searcher_of(self, state: State, where: Any) -> Searcher:
         """What searches a state; kept, because single queries would notice its making."""
