@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import subprocess
 import sys
 import zlib
 from collections import Counter
@@ -22,9 +21,9 @@ import pytest
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.check import folder_faults
+from tests.table.process import in_a_process
 from tests.table.writer import BUCKETS, DIM, Kind, added
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLES = {
     "k1-float32-int64": Kind(1, "float32", "int64"),
     "k3-float32-string": Kind(3, "float32", "string"),
@@ -187,8 +186,8 @@ def reported(path: Path) -> bool:
         return True
 
 
-def campaign(names: list[str], count: int, seed: int, folder: Path) -> None:
-    """Mutate each table so many times; prints the outcomes as JSON."""
+def campaign(names: list[str], count: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Mutate each table so many times; the outcomes."""
     tally: Counter[str] = Counter()
     failures = []
     for name in names:
@@ -215,25 +214,13 @@ def campaign(names: list[str], count: int, seed: int, folder: Path) -> None:
             if found != bool(changed):
                 failures.append(f"{name} {number} {what} {sorted(touched)}: check says {found}")
             shutil.rmtree(copy)
-    print(json.dumps({"tally": tally, "failures": failures}))
-
-
-def in_a_child(call: str) -> Any:
-    """Call a function of this module in a process of its own; what it prints last, from JSON."""
-    script = f"from pathlib import Path\nfrom tests.table import test_damage\ntest_damage.{call}"
-    run = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", script],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, f"{call} ended with {run.returncode}: {run.stderr[-3000:]}"
-    return json.loads(run.stdout.splitlines()[-1])
+    return {"tally": tally, "failures": failures}
 
 
 def run_campaign(names: list[str], count: int, seed: int, folder: Path) -> None:
-    result = in_a_child(f"campaign({names!r}, {count}, {seed}, Path({str(folder)!r}))")
+    result = in_a_process(
+        "test_damage", f"campaign({names!r}, {count}, {seed}, Path({str(folder)!r}))"
+    )
     assert result["failures"] == []
     assert sum(result["tally"].values()) == count * len(names)
     assert result["tally"]["error"] > count * len(names) // 2
@@ -577,8 +564,8 @@ USERS: list[Callable[[HashTable], Any]] = [
 ]  # fmt: skip
 
 
-def use_forged(base: Path, name: str) -> None:
-    """Use tables with a forged array; prints what happened that must not, as JSON."""
+def use_forged(base: Path, name: str) -> list[str]:
+    """Use tables with a forged array; what happened that must not."""
     problems = []
     place, values, noticing = FORGED[name]
     for value in values:
@@ -603,9 +590,9 @@ def use_forged(base: Path, name: str) -> None:
             except Exception as error:
                 problems.append(f"{what}: {type(error).__name__}: {error}")
             shutil.rmtree(copy)
-    print(json.dumps(problems))
+    return problems
 
 
 @pytest.mark.parametrize("name", sorted(FORGED))
 def test_forged_numbers_lead_nowhere(table_path: Path, name: str) -> None:
-    assert in_a_child(f"use_forged(Path({str(table_path)!r}), {name!r})") == []
+    assert in_a_process("test_damage", f"use_forged(Path({str(table_path)!r}), {name!r})") == []

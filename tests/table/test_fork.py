@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -24,9 +22,9 @@ from flowhash.errors import LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.adopt import adopt, tidy
 from flowhash.table.folder import Folder
+from tests.table.process import in_a_process
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-ROOT = Path(__file__).resolve().parents[2]
 BUCKETS, DIM = 16, 8
 
 
@@ -299,25 +297,9 @@ def all_cases(folder: Path) -> dict[str, Any]:
     }
 
 
-def in_a_process(call: str) -> Any:
-    script = f"""
-import json
-from pathlib import Path
-from tests.table import test_fork
-print(json.dumps(test_fork.{call}))
-"""
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT, capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return in_a_process(f"all_cases(Path({str(tmp_path_factory.mktemp('fork'))!r}))")
+    return in_a_process("test_fork", f"all_cases(Path({str(tmp_path_factory.mktemp('fork'))!r}))")
 
 
 def test_what_is_acknowledged_is_stored(cases: Any) -> None:
@@ -368,5 +350,5 @@ def test_a_pool_over_an_open_table(cases: Any) -> None:
 
 @pytest.mark.slow
 def test_20_pools_over_an_open_table(tmp_path: Path) -> None:
-    found = in_a_process(f"pools(Path({str(tmp_path)!r}), 20)")
+    found = in_a_process("test_fork", f"pools(Path({str(tmp_path)!r}), 20)")
     assert found == {"lost": [], "refusals": 600, "problems": []}
