@@ -132,12 +132,59 @@ def test_nothing_is_written_through_links(
 
 
 def test_the_next_writer_removes_what_one_that_was_killed_has_left(folder: Path) -> None:
-    strays = ["file.new", "file.0123456789abcdef.new"]
-    others = ["other.new", "file.0123.new", "file.txt.new", "file.0123456789abcdef.new.txt"]
-    for name in (*strays, *others):
+    stray = "file.0123456789abcdef.new"
+    # A user's own file may end so, too.
+    others = ["file.new", "other.new", "file.0123.new", "file.txt.new", f"{stray}.txt"]
+    for name in (stray, *others):
         (folder / name).write_bytes(b"left")
     replace_file(folder / "file", b"new")
     assert names(folder) == {"file", *others}
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.toml"])
+def test_what_older_versions_have_left_is_removed_where_it_is_ours(folder: Path, name: str) -> None:
+    for stray in (f"{name}.new", f"{name}.0123456789abcdef.new"):
+        (folder / stray).write_bytes(b"left")
+    replace_file(folder / name, b"new")
+    assert names(folder) == {name}
+
+
+@pytest.mark.parametrize("when", ["before the lock", "while it locks", "always"])
+def test_one_who_cleans_up_as_a_file_is_made(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """To others a file that is not locked yet is one that was left; so the writer makes another."""
+    lock = atomic._lock
+    met: list[int] = []
+
+    def lock_late(handle: int) -> bool | None:
+        (name,) = (entry for entry in folder.iterdir() if entry.name != "file")
+        if not met or when == "always":
+            met.append(handle)
+            if when != "while it locks":
+                with monkeypatch.context() as patch:
+                    patch.setattr(atomic, "_lock", lock)
+                    remove_strays(folder / "file")
+                assert not name.exists()
+                return lock(handle)
+            theirs = os.open(name, os.O_RDONLY)
+            try:
+                assert lock(theirs)
+                found = lock(handle)
+                name.unlink()
+            finally:
+                os.close(theirs)
+            return found
+        return lock(handle)
+
+    monkeypatch.setattr(atomic, "_lock", lock_late)
+    if when == "always":  # which is an error, but has an end
+        with pytest.raises(StorageError, match=r"file: No such file"):
+            replace_file(folder / "file", b"new")
+    else:
+        replace_file(folder / "file", b"new")
+        assert (folder / "file").read_bytes() == b"new"
+        assert names(folder) == {"file"}
 
 
 def test_it_leaves_alone_what_somebody_is_writing(folder: Path) -> None:

@@ -17,8 +17,11 @@ from typing import IO
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
 NOT_WAITING: int = getattr(os, "O_NONBLOCK", 0)
+STRAY = r"\.[0-9a-f]{16}\.new"  # behind a file's name
+# Older versions used no random digits. So may users: only what FlowHash alone names is taken away.
+OLD_STRAY = r"(\.[0-9a-f]{16})?\.new"
+OWN_NAMES = ("manifest.json", "index.toml")
 ON_WINDOWS = os.name == "nt"  # folders cannot be opened there, nor open files renamed or removed
-STRAY = r"(\.[0-9a-f]{16})?\.new"  # behind a file's name; older versions used no random digits
 
 
 @contextlib.contextmanager
@@ -28,12 +31,11 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     It is whole or not there. If anything fails before it has taken its place, it is removed. Its
     folder is opened first, so that then only the disk itself can fail.
     """
-    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
     folder = None if ON_WINDOWS else os.open(path.parent, os.O_RDONLY)
     try:
-        with _naming(path, new), new.open("xb") as file:  # which never follows a link
+        new, file = _new_file(path)
+        with _naming(path, new), file:
             try:
-                _lock(file.fileno())
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -53,6 +55,24 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.close(folder)
 
 
+def _new_file(path: Path) -> tuple[Path, IO[bytes]]:
+    """A file beside ``path`` that nobody removes.
+
+    Before it is locked, it looks like one that was left: whoever removes those may have it already.
+    Then another is made, but not for ever, because a file system may count links in its own way.
+    """
+    for left in reversed(range(100)):
+        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+        with _naming(path, new):
+            file = new.open("xb")  # which never follows a link
+        if (_lock(file.fileno()) is not False and os.fstat(file.fileno()).st_nlink) or not left:
+            break
+        file.close()
+        with contextlib.suppress(OSError):
+            new.unlink()
+    return new, file
+
+
 @contextlib.contextmanager
 def _naming(path: Path, new: Path) -> Iterator[None]:
     """Users know the name of the file that is replaced, not that of the new one."""
@@ -69,7 +89,7 @@ def remove_strays(path: Path) -> None:
 
     Nothing that somebody is writing: that is locked.
     """
-    name = re.compile(re.escape(path.name) + STRAY)
+    name = re.compile(re.escape(path.name) + (OLD_STRAY if path.name in OWN_NAMES else STRAY))
     for entry in [one for one in path.parent.iterdir() if name.fullmatch(one.name)]:
         with contextlib.suppress(OSError):
             if entry.is_symlink() or not entry.is_file():
@@ -82,12 +102,18 @@ def remove_strays(path: Path) -> None:
                 os.close(handle)
 
 
-def _lock(handle: int) -> bool:
-    """Lock a file that is being written, until it is closed; whether nobody else had done so."""
+def _lock(handle: int) -> bool | None:
+    """Lock a file that is being written, until it is closed.
+
+    Returns:
+        Whether nobody else had done so; None where there are no locks.
+    """
     try:
         import fcntl
 
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # Windows; file systems without locks
+    except BlockingIOError:
         return False
+    except (ImportError, OSError):  # Windows; file systems without locks
+        return None
     return True

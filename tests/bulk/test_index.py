@@ -216,10 +216,10 @@ def test_a_worker_that_outlives_its_driver(tmp_path: Path) -> None:
             if len(jobs) == 1:
                 raise KeyboardInterrupt
             scratch = jobs[0].out.folder / jobs[0].out.scratch
-            for scratch_is_there, words in ((False, "was begun anew"), (True, "was begun anew")):
+            for scratch_is_there in (False, True):
                 if scratch_is_there:  # as if it had not been taken away yet
                     scratch.mkdir()
-                with pytest.raises(StorageError, match=words):
+                with pytest.raises(StorageError, match="was begun anew"):
                     jobs[0].do(None, 0, None)
             scratch.rmdir()
             left = [path.name for path in (table / "_bulk").rglob("*part*")]

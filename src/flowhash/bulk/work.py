@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-from flowhash.atomic import STRAY
+from flowhash.atomic import OLD_STRAY
 from flowhash.bars import shown
 from flowhash.bulk.job import Job, Runner
 from flowhash.bulk.plan import FORMAT, PLAN, VERSION, Place, Plan, difference, part_name, read_plan
@@ -179,7 +179,7 @@ def _not_ours(folder: Path) -> list[Path]:
     """What is in a folder without a plan, unless its work was being removed."""
     if (folder / DROPPED).exists():
         return []
-    ours = re.compile(f"{LOCK}|{ENCODED}|{re.escape(PLAN)}{STRAY}")
+    ours = re.compile(f"{LOCK}|{ENCODED}|{re.escape(PLAN)}{OLD_STRAY}")
     return [entry for entry in folder.iterdir() if not ours.fullmatch(entry.name)]
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowhash.atomic import STRAY
+from flowhash.atomic import OLD_STRAY
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 from flowhash.table.arrays import METRICS
@@ -23,7 +23,7 @@ NAME = "manifest.json"
 FORMAT, VERSION = "flowhash-table", 1
 SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
-STRAY_NAME = re.compile(re.escape(NAME) + STRAY)  # of a manifest that was not finished
+STRAY_NAME = re.compile(re.escape(NAME) + OLD_STRAY)  # of a manifest that was not finished
 LARGEST = 1 << 26  # bytes: more segments than a system maps files
 WORD = 1 << 63  # numbers are below
 LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
