@@ -129,6 +129,18 @@ def test_predicts_as_the_classifier_by_neighbours_of_scikit_learn(text: bool) ->
         few.set_params(n_neighbors=13).predict(rows)
 
 
+@pytest.mark.parametrize("places", [[0, 1], [3, 11], [0, 1, 2, 3, 11], list(range(2, 9))])
+def test_items_do_not_vote_for_themselves(places: list[int]) -> None:
+    """Of few that have a label, all others vote, and nobody in the place of the item itself."""
+    rows, _ = clouds(12)
+    labels = np.full(12, np.nan)
+    labels[places] = np.arange(len(places)) % 2
+    hasher = quick(n_neighbors=9).fit(rows, labels)
+    others = [[labels[one] for one in places if one != item] for item in range(12)]
+    expected = [stats.mode(some).mode for some in others]
+    np.testing.assert_array_equal(hasher.predict(None), expected)
+
+
 def test_accuracy_in_a_cross_validation() -> None:
     rows, labels = clouds()
     assert cross_val_score(quick(), rows, labels, cv=2, scoring="accuracy").mean() > 0.9

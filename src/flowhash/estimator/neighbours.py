@@ -35,11 +35,15 @@ def graph(ids: NDArray[np.int64], distances: NDArray[np.float64] | None, items: 
 
 
 def commonest(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number that each row [n, m] has most often; of several, the smallest [n]."""
+    """The number that each row [n, m] has most often; of several, the smallest [n].
+
+    Numbers below zero are none, and passed over.
+    """
     ordered = np.sort(numbers, axis=1)
     places = np.arange(ordered.shape[1])
     begins = np.ones(ordered.shape, np.bool_)
     begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     lengths = places - np.maximum.accumulate(np.where(begins, places, 0), axis=1)
+    lengths[ordered < 0] = -1
     longest = lengths.argmax(axis=1)  # the end of the first of the longest runs
     return np.take_along_axis(ordered, longest[:, None], axis=1)[:, 0]

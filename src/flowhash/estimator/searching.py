@@ -116,7 +116,7 @@ class SearchMixin:
         are passed over.
 
         Args:
-            X: queries [n, features].
+            X: queries [n, features]; None asks for all items, whose own labels do not count.
 
         Returns:
             Labels [n], of ``classes_``.
@@ -127,7 +127,9 @@ class SearchMixin:
         wanted = min(asked, int(labelled.sum()))
         where = None if labelled.all() else labelled
         found = self._search(X, wanted, at_least=wanted, where=where)
-        return self.classes_[commonest(self._numbers[found.ids])]
+        # An item does not vote for itself, so that there may be a vote too few.
+        votes = np.where(found.ids >= 0, self._numbers[found.ids], -1)
+        return self.classes_[commonest(votes)]
 
     def score(self, X: Any, y: Any) -> float:  # noqa: N803
         """Pr@n_neighbors: the share of the queries' neighbours that have their label.
