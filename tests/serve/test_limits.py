@@ -491,9 +491,9 @@ def test_slow_searches_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(small_table(), options=ServeOptions(timeout=0.2))
     table = app.state.service.table
     go = threading.Event()
-    search = table.search
+    search = table._search
     monkeypatch.setattr(
-        table, "search", lambda *args, **named: go.wait(60) and search(*args, **named)
+        table, "_search", lambda *args, **named: go.wait(60) and search(*args, **named)
     )
     answer = ask(app, "POST", "/search", json=GOOD)
     assert "0.2 s" in message_of(answer, 504, "timeout")
