@@ -78,6 +78,15 @@ def test_a_password_that_looks_like_a_port(scheme: str) -> None:
         assert "://" in hidden(text)
 
 
+@pytest.mark.parametrize("scheme", ["postgresql", "qdrant"])
+@pytest.mark.parametrize("end", ["", "/x", "?table=x"])
+def test_a_password_with_a_colon_that_looks_like_a_port(scheme: str, end: str) -> None:
+    for password in ("secret:1", "1:secret", "abc:secret", "a:b:secret", "[se]cret:1", ":secret"):
+        shown = hidden(f"{scheme}://me:{password}{end}")
+        assert shown == f"{scheme}://me:…{end}"
+    assert hidden(f"{scheme}://[::1]:secret{end}") == f"{scheme}://[::1]:…{end}"
+
+
 @given(
     st.sampled_from(sorted(SCHEMES)),
     st.text("@/?%[]#:&=+ é", max_size=6),

@@ -25,7 +25,8 @@ TAKE_ADDRESSES = {
 }
 # Well formed or not: what looks so may hold a password, and is not repeated.
 ADDRESS = re.compile(r"(postgres|postgresql|qdrant(\+\w+)?)(:|//)", re.IGNORECASE)
-CONNECTION = re.compile(r"\bpassword\s*=", re.IGNORECASE)
+# What libpq takes besides: with a password, or with a place and more, whose name may be mistyped.
+CONNECTION = re.compile(r"\bpassword\s*=|^\s*\w+\s*=\s*('[^']*'|[^\s=]*)\s+\w+\s*=", re.IGNORECASE)
 
 
 class PlacesCommand(TyperCommand):
@@ -62,7 +63,7 @@ def _shown(parameter: Any) -> str:
 def _check(value: str, name: str, takes: bool) -> None:
     if CONNECTION.search(value) and "://" not in value:
         raise InputError(
-            f"{name} has a password in it, but is no address; expected "
+            f"{name} has a password in it, or may have one, but is no address; expected "
             "postgresql://USER@HOST/DATABASE?table=NAME, or a folder"
         )
     if ADDRESS.match(value) is None:

@@ -26,6 +26,7 @@ PUBLIC = frozenset({
     "options", "port", "sslmode", "table", "target_session_attrs", "user",
 })  # fmt: skip
 OPEN = re.compile(r"([^:@/?]*@)?[^:@/?]*(:\d+)?(/[^:@?]*)?\?")  # no password before the options
+BRACKETS = re.compile(r"\[[0-9a-f:.%]*\](:[^:]*)?", re.IGNORECASE)  # with an address of IPv6
 PORT = re.compile(r":(?!\d*$)[^:\]]*$")
 
 
@@ -79,4 +80,12 @@ def _without_secret(option: re.Match[str]) -> str:
 def _without_odd_ports(place: str) -> str:
     """Hosts and what follows; a port that is no number is the start of a password with a slash."""
     hosts, sign, rest = re.split(r"([/?#]|$)", place, maxsplit=1)
-    return ",".join(PORT.sub(":…", host) for host in hosts.split(",")) + sign + rest
+    return ",".join(_without_odd_port(host) for host in hosts.split(",")) + sign + rest
+
+
+def _without_odd_port(host: str) -> str:
+    """One host; from its first colon on, if a second one shows that this is no port either."""
+    name, colon, more = host.partition(":")
+    if ":" in more and not BRACKETS.fullmatch(host):
+        return f"{name}{colon}…"
+    return PORT.sub(":…", host)
