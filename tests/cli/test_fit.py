@@ -99,6 +99,7 @@ def test_a_refused_run_leaves_the_settings_of_the_one_there(vectors: Path, tmp_p
         (("--seed", "-1"), "--seed"),
         (("--penalty", "nan"), "penalty is nan"),
         (("--buckets", "0"), "--buckets"),
+        (("--buckets", str(2**31)), "2147483648; expected at most 1073741824, the most buckets"),
         (("--out", "afile"), "afile"),
         (("--out", "afile/run"), "afile"),
     ],

@@ -162,7 +162,8 @@ def test_refuses_what_cannot_be_learned() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("buckets", 0), ("buckets", 2.5), ("active", 0), ("penalty", -1), ("loss", "library"),
+        ("buckets", 0), ("buckets", 2.5), ("buckets", 2**30 + 1), ("active", 0), ("penalty", -1),
+        ("loss", "library"),
         ("steps", 0), ("steps", "many"), ("rank", "both"), ("metric", "manhattan"),
         ("n_neighbors", 0), ("output", "dense"), ("device", 3),
     ],

@@ -108,3 +108,13 @@ def test_devices() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="torch finds no GPU here"):
             device_of("cuda")
+
+
+def test_a_last_layer_that_is_larger_than_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*sizes: int) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory")
+
+    backbone = build_backbone({"name": "mlp", "inputs": 3, "hidden": [4]})
+    monkeypatch.setattr("torch.nn.Linear", fail)
+    with pytest.raises(InputError, match=r"4 × 1073741824 weights does not fit into memory"):
+        EmbeddingNetwork(backbone, 1 << 30)

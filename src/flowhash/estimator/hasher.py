@@ -26,6 +26,7 @@ from flowhash.estimator.inputs import read_classes, read_items, read_labels
 from flowhash.estimator.learning import Plan, learn_encoder, without_centre
 from flowhash.estimator.searching import SearchMixin
 from flowhash.learn.losses import LOSSES
+from flowhash.table.manifest import MOST_BUCKETS
 
 
 class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -79,7 +80,7 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     """
 
     _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012  (scikit-learn's name and form)
-        "buckets": [Interval(Integral, 1, None, closed="left")],
+        "buckets": [Interval(Integral, 1, MOST_BUCKETS, closed="both")],
         "active": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "penalty": [Interval(Real, 0, None, closed="left")],

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowhash.errors import InputError
+from flowhash.table.manifest import MOST_BUCKETS
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class Stage:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise InputError(f"{name} is {value!r}; expected a whole number, one or more")
+        if self.outputs > MOST_BUCKETS:
+            raise InputError(
+                f"outputs is {self.outputs}; expected at most {MOST_BUCKETS}, the most buckets "
+                "that a table has"
+            )
         if self.optimiser not in ("adam", "sgd"):
             raise InputError(f'optimiser is {self.optimiser!r}; expected "adam" or "sgd"')
         if self.start not in ("random", "classes"):

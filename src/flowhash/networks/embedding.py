@@ -33,7 +33,15 @@ class EmbeddingNetwork(nn.Module):
         if outputs is not None and outputs < 1:
             raise InputError(f"outputs is {outputs}; expected one or more")
         self.backbone = backbone
-        self.head: nn.Module = nn.Identity() if outputs is None else nn.Linear(features, outputs)
+        try:
+            self.head: nn.Module = (
+                nn.Identity() if outputs is None else nn.Linear(features, outputs)
+            )
+        except RuntimeError as error:  # torch's words for it are many lines
+            raise InputError(
+                f"a last layer of {features} × {outputs} weights does not fit into memory; choose "
+                "fewer outputs, which are buckets of a hash network"
+            ) from error
         self.outputs: int = features if outputs is None else outputs
         self.unit = unit
         if isinstance(self.head, nn.Linear):

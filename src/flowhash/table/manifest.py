@@ -25,6 +25,7 @@ SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
 STRAY_NAME = re.compile(re.escape(NAME) + OLD_STRAY)  # of a manifest that was not finished
 LARGEST = 1 << 26  # bytes: more segments than a system maps files
+MOST_BUCKETS = 1 << 30
 WORD = 1 << 63  # numbers are below
 LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
 FILES = 10**10  # so many names there are
@@ -55,7 +56,7 @@ class Settings:
 
     def check(self) -> None:
         """Refuse settings that cannot be."""
-        for name, limit in (("buckets", 1 << 30), ("dim", 1 << 20), ("active", self.buckets)):
+        for name, limit in (("buckets", MOST_BUCKETS), ("dim", 1 << 20), ("active", self.buckets)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {limit}")
