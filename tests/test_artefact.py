@@ -132,3 +132,20 @@ def test_weights_that_the_memory_cannot_hold(
     with pytest.raises(StorageError, match="more memory than this machine has") as caught:
         artefact.read_tensors(path)
     assert not isinstance(caught.value, DamagedFileError)
+
+
+def test_a_file_that_goes_while_it_is_opened_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads an encoder looks again then: another may have been saved meanwhile."""
+    path = tmp_path / "x.safetensors"
+    artefact.write_tensors(path, {"a": torch.ones(2)})
+    read = artefact.read_regular_file
+
+    def late(path: Path, limit: int) -> bytes:
+        path.unlink()
+        return read(path, limit)
+
+    monkeypatch.setattr(artefact, "read_regular_file", late)
+    with pytest.raises(DamagedFileError, match=r"x\.safetensors is missing"):
+        artefact.read_tensors(path)

@@ -7,6 +7,7 @@ that belongs together, whenever the writer died.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -199,17 +200,21 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
         StorageError: it does not fit into the memory, or the system does not let it be read.
     """
     load = require("safetensors.torch", "learn").load
-    if not path.is_file():
-        raise DamagedFileError(f"{path} is missing; restore it from a copy")
     most = memory() // 2  # the tensors take as much again
-    with naming(path):
-        size = path.stat().st_size
-        if size > most:
-            raise StorageError(
-                f"{path} has {size} bytes, and needs more memory than this machine has to be read: "
-                "twice as many. Read it on a larger one"
-            )
-        content = read_regular_file(path, most)
+    try:
+        with naming(path):
+            size = path.stat().st_size
+            if size > most:
+                raise StorageError(
+                    f"{path} has {size} bytes, and needs more memory than this machine has to be "
+                    "read: twice as many. Read it on a larger one"
+                )
+            content = read_regular_file(path, most)
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        # Also if somebody replaced it in this moment: then the record names another file now.
+        raise DamagedFileError(f"{path} is missing; restore it from a copy") from error
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedFileError(
             f"{path} was changed after it was written, its checksum does not fit; restore it from "
