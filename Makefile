@@ -36,11 +36,11 @@ demo: $(DEMO) ## the whole job on handwritten digits: learn, compare, index, rep
 # Threads that spin while they wait make a busy machine crawl; no test takes times.
 test test-docs test-all: export OMP_WAIT_POLICY := passive
 
-# Two processes, a file of tests at a time in each; TESTS=tests/table runs a part.
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile
+# Two processes, of which one that is done takes tests from the other; TESTS=tests/table runs a part.
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test: $(INSTALLED) ## the tests that every change must pass, in under ten minutes
-	@echo 'the quick tests: 7 to 9 minutes on two cores, the first of them compiling kernels'
+test: $(INSTALLED) ## the tests that every change must pass, in about ten minutes
+	@echo 'the quick tests: about 10 minutes on two cores, the first of them compiling kernels'
 	$(PYTEST) -m 'not slow' $(TESTS)
 
 test-docs: $(INSTALLED) ## the blocks of the long pages, which `make test` leaves out
