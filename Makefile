@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 SOURCES := $(sort $(shell find src -name '*.py'))
 export NUMBA_CACHE_DIR := $(CURDIR)/.cache/numba/$(shell cat $(SOURCES) | cksum | cut -d' ' -f1)
 
-.PHONY: help demo test test-docs test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator bench-engines clean
+.PHONY: help demo test test-long test-all check format docs dist bench bench-search bench-learning bench-serving bench-estimator bench-engines clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,19 +34,20 @@ demo: $(DEMO) ## the whole job on handwritten digits: learn, compare, index, rep
 	$(BIN)/flowhash demo
 
 # Threads that spin while they wait make a busy machine crawl; no test takes times.
-test test-docs test-all: export OMP_WAIT_POLICY := passive
+test test-long test-all: export OMP_WAIT_POLICY := passive
 
 # Two processes, of which one that is done takes tests from the other; TESTS=tests/table runs a part.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test: $(INSTALLED) ## the tests that every change must pass, in about ten minutes
-	@echo 'the quick tests: about 10 minutes on two cores, the first of them compiling kernels'
-	$(PYTEST) -m 'not slow' $(TESTS)
+test: $(INSTALLED) ## the tests that every change must pass, in about eight minutes
+	@echo 'the quick tests: about 8 minutes on two cores, the first of them compiling kernels'
+	$(PYTEST) -m 'not slow and not long' $(TESTS)
 
-test-docs: $(INSTALLED) ## the blocks of the long pages, which `make test` leaves out
-	$(PYTEST) -m slow tests/documents
+test-long: $(INSTALLED) ## what CI runs beside them: long pages, accidents of clusters and servers
+	@echo 'the long tests: about 4 minutes on two cores'
+	$(PYTEST) -m long $(TESTS)
 
-test-all: $(INSTALLED) ## all tests, the slow ones too
+test-all: $(INSTALLED) ## all tests, the long and the slow ones too
 	@echo 'all tests: about an hour on two cores'
 	$(PYTEST) $(TESTS)
 

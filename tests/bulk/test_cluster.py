@@ -93,6 +93,7 @@ def test_search_while_a_worker_dies_before_it_names_its_part(
     assert not list((tmp_path / "out").glob(".part*"))
 
 
+@pytest.mark.long
 def test_index_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
     items = Items(80, 2, among=60)
     cuts = list(range(10, 80, 10))
@@ -106,6 +107,7 @@ def test_index_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
         assert len(table) == found == len(set(items.ids))
 
 
+@pytest.mark.long
 def test_encode_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
     make("mlp").save(tmp_path / "encoder")
     np.save(tmp_path / "items.npy", items_of("mlp", 80))
@@ -122,6 +124,7 @@ def test_encode_while_a_node_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
         assert one == other
 
 
+@pytest.mark.long
 def test_neighbours_while_a_worker_dies(tmp_path: Path, nodes: ThreeNodes) -> None:
     make_table(tmp_path / "table", Items(200, 2), [100])
     neighbours(tmp_path / "table", tmp_path / "here", LocalRunner(), top=5)
@@ -134,6 +137,7 @@ def test_neighbours_while_a_worker_dies(tmp_path: Path, nodes: ThreeNodes) -> No
         assert np.array_equal(getattr(here.hits, name), getattr(there.hits, name))
 
 
+@pytest.mark.long
 def test_a_mistake_is_not_tried_again(
     tmp_path: Path, nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +216,7 @@ def test_one_cpu_stays_free(nodes: ThreeNodes) -> None:
         list(runner.run(Deadly(), [0]))
 
 
+@pytest.mark.long
 def test_the_command_on_a_cluster(tmp_path: Path, nodes: ThreeNodes) -> None:
     items = Items(60, 2)
     make_table(tmp_path / "table", items, [])
@@ -293,6 +298,7 @@ def goes_on(tmp_path: Path, nodes: ThreeNodes, expected: list[Any]) -> None:
     assert not list((tmp_path / "out").glob(".part*"))
 
 
+@pytest.mark.long
 def test_the_command_is_killed(tmp_path: Path, nodes: ThreeNodes) -> None:
     process, expected = begun(tmp_path, nodes.address)
     process.send_signal(signal.SIGKILL)
@@ -300,6 +306,7 @@ def test_the_command_is_killed(tmp_path: Path, nodes: ThreeNodes) -> None:
     goes_on(tmp_path, nodes, expected)
 
 
+@pytest.mark.long
 def test_the_head_is_lost(tmp_path: Path, nodes: ThreeNodes) -> None:
     one = OneNode()
     try:
@@ -334,6 +341,7 @@ def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert Head(None).look()
 
 
+@pytest.mark.long
 def test_no_cpu_is_free(
     nodes: ThreeNodes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,14 +76,17 @@ PROMISES: dict[str, Callable[[Names], None]] = {
 }
 
 
-# Pages that train, or start clusters and many commands; `make test-docs` and CI run them.
-LONG = {"bulk", "commands", "evaluation", "tutorial-embeddings", "tutorial-images"}
+# Pages that train, or start clusters and many commands; `make test-long` and CI run them.
+LONG = {
+    "bulk", "commands", "estimator", "evaluation", "learning", "tutorial-embeddings",
+    "tutorial-images",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.slow if Path(page).stem in LONG else ())
+        pytest.param(page, marks=pytest.mark.long if Path(page).stem in LONG else ())
         for page in pages()
     ],
 )

@@ -185,6 +185,7 @@ def test_server_killed_between_two_pieces(server: Server, source: Path) -> None:
         assert again.before == again.items == len(table)
 
 
+@pytest.mark.long
 def test_server_killed_while_rows_arrive(server: Server, source: Path) -> None:
     """Three times, each a piece later; the copy goes on every time."""
     address = server.address(table="arriving")
@@ -264,6 +265,7 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
+@pytest.mark.long
 def test_command_killed_and_server_killed(server: Server, source: Path) -> None:
     """The real command: killed itself, then left without its server, then let be."""
     address = server.guarded(table="command")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -24,6 +25,7 @@ def test_clone_and_parameters() -> None:
     assert "FlowHasher" in hasher._repr_html_()
 
 
+@pytest.mark.long
 def test_grid_search() -> None:
     rows, labels = clouds(spread=1.5)
     search = GridSearchCV(quick(), {"buckets": [4, 8], "active": [1, 2]}, cv=2, n_jobs=2)

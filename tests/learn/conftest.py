@@ -23,11 +23,20 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def both(tmp_path_factory: Any) -> tuple[Path, list[dict[str, Any]]]:
-    """What two processes made of all cases, and what each of them says."""
+def _trained(folder: Path, what: str) -> tuple[Path, list[dict[str, Any]]]:
     from tests.learn.launcher import two_processes
 
-    folder = tmp_path_factory.mktemp("two")
-    assert two_processes(folder, "compare") == 0
+    assert two_processes(folder, what) == 0
     return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="session")
+def both(tmp_path_factory: Any) -> tuple[Path, list[dict[str, Any]]]:
+    """What two processes made of the case of vectors, and what each of them says."""
+    return _trained(tmp_path_factory.mktemp("two"), "vectors")
+
+
+@pytest.fixture(scope="session")
+def both_others(tmp_path_factory: Any) -> tuple[Path, list[dict[str, Any]]]:
+    """The same of the other cases."""
+    return _trained(tmp_path_factory.mktemp("two-others"), "others")

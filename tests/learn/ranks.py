@@ -1,7 +1,8 @@
 """What each process of ``tests/learn/test_processes.py`` runs; ``torchrun`` starts it.
 
-``ranks.py FOLDER compare`` trains each case to its end; ``ranks.py FOLDER dead`` lets process 1 die
-in the midst of it. What happened to this process is written to ``FOLDER/RANK.json``.
+``ranks.py FOLDER vectors`` trains the case of vectors to its end, and once with an interruption;
+``ranks.py FOLDER others`` trains the others; ``ranks.py FOLDER dead`` lets process 1 die in the
+midst of it. What happened to this process is written to ``FOLDER/RANK.json``.
 ``ranks.py FOLDER elastic RANK BATCH DROPOUT`` is for ``tests/learn/test_elastic.py``: that process
 waits to be killed while it makes that batch, once; what is started in its place trains on.
 """
@@ -84,37 +85,47 @@ def _unused() -> tuple[Splits, Settings]:
     )
 
 
-CASES: dict[str, Callable[[], tuple[Splits, Settings]]] = {
+OTHERS: dict[str, Callable[[], tuple[Splits, Settings]]] = {
     "pictures": _pictures,
-    "vectors": _vectors,
     "frozen": _frozen,
     "unused": _unused,
 }
+CASES = {"vectors": _vectors, **OTHERS}
 
 
-def compare(folder: Path, rank: int) -> dict[str, Any]:
-    """The fingerprints of each case, of one that process 1 was told to stop in between, and of
-    the one in which ``test_elastic.py`` kills.
+def vectors(folder: Path, rank: int) -> dict[str, Any]:
+    """The fingerprints of the case of vectors, and of one that process 1 was told to stop in
+    between.
     """
-    made = {}
-    for name, case in CASES.items():
-        made[name] = train(*case(), folder / name, device="cpu", quiet=True).fingerprint
     splits, settings = _vectors()
+    undisturbed = train(splits, settings, folder / "vectors", device="cpu", quiet=True)
     if rank == 1:
         stopped = watched(splits, settings, 5, lambda: os.kill(os.getpid(), signal.SIGINT), 2)
     else:
         stopped = splits
+    interrupted = False
     try:
         train(stopped, settings, folder / "resumed", device="cpu", quiet=True)
-        made["interrupted"] = False
     except KeyboardInterrupt:
-        made["interrupted"] = True
+        interrupted = True
     if rank == 0:  # for one process to go on with, alone
         shutil.copytree(folder / "resumed", folder / "fewer")
     distributed.barrier()
     again = train(splits, settings, folder / "resumed", device="cpu", quiet=True)
-    undisturbed = train(*elastic_case(0.3), folder / "elastic", device="cpu", quiet=True)
-    return {**made, "resumed": again.fingerprint, "elastic": undisturbed.fingerprint}
+    return {
+        "vectors": undisturbed.fingerprint,
+        "interrupted": interrupted,
+        "resumed": again.fingerprint,
+    }
+
+
+def others(folder: Path, rank: int) -> dict[str, Any]:
+    """The fingerprints of the other cases, and of the one in which ``test_elastic.py`` kills."""
+    cases = {**OTHERS, "elastic": lambda: elastic_case(0.3)}
+    return {
+        name: train(*case(), folder / name, device="cpu", quiet=True).fingerprint
+        for name, case in cases.items()
+    }
 
 
 def dead(folder: Path, rank: int) -> dict[str, Any]:
@@ -158,7 +169,7 @@ def _wait_for_death(folder: Path) -> None:
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     torch.set_num_threads(1)
-    modes = {"compare": compare, "dead": dead, "elastic": elastic}
+    modes = {"vectors": vectors, "others": others, "dead": dead, "elastic": elastic}
     result = modes[sys.argv[2]](folder, rank)
     (folder / f"{rank}.json").write_text(json.dumps(result))
 

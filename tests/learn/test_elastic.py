@@ -83,9 +83,12 @@ def said(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "who",
-    [pytest.param(who, marks=[pytest.mark.slow] * place) for place, who in enumerate(VICTIMS)],
+    [
+        pytest.param(who, marks=mark)
+        for who, mark in zip(VICTIMS, (pytest.mark.long, pytest.mark.slow), strict=True)
+    ],
 )
-def test_a_killed_process_is_started_again(who: str, both: Any, tmp_path: Path) -> None:
+def test_a_killed_process_is_started_again(who: str, both_others: Any, tmp_path: Path) -> None:
     victim, stage, batch = VICTIMS[who]
     with launched(tmp_path, victim, batch, 0.3, 2) as launcher:
         kept = killed(tmp_path, stage, launcher)
@@ -96,7 +99,7 @@ def test_a_killed_process_is_started_again(who: str, both: Any, tmp_path: Path) 
     assert kept
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes().startswith(kept)
     # Nothing lost, nothing double, the same numbers as where none is killed.
-    undisturbed, others = both
+    undisturbed, others = both_others
     assert facts(tmp_path / "run") == facts(undisturbed / "elastic")
     for name in ("base", "hash"):
         runs = (undisturbed / "elastic", tmp_path / "run")

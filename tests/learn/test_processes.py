@@ -22,8 +22,17 @@ def last_weights(folder: Path, stage: str) -> dict[str, torch.Tensor]:
     return read_tensors(folder / stage / record["tensors"])
 
 
-@pytest.mark.parametrize("case", list(ranks.CASES))
-def test_two_processes_train_what_one_does(case: str, both: Any, tmp_path: Path) -> None:
+def test_two_processes_train_what_one_does(both: Any, tmp_path: Path) -> None:
+    same_training("vectors", both, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", list(ranks.OTHERS))
+def test_two_processes_train_the_others(case: str, both_others: Any, tmp_path: Path) -> None:
+    same_training(case, both_others, tmp_path)
+
+
+def same_training(case: str, both: Any, tmp_path: Path) -> None:
     folder, said = both
     train(*ranks.CASES[case](), tmp_path, device="cpu", quiet=True)
     one, two = facts(tmp_path), facts(folder / case)
