@@ -42,7 +42,7 @@ def short() -> Iterator[None]:
 
     def small(name: str, **changes: Any) -> Any:
         settings = original(name, **changes)
-        if name.startswith("paper"):
+        if name.startswith(("paper", "method")):
             assert settings.base is not None
             few = {"steps": 20, "rate": 0.02, "classes": 10, "items": 2, "outputs": 32}
             settings = replace(

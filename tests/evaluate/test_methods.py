@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import faiss
@@ -27,6 +28,7 @@ from flowhash.evaluate import (
     timing,
 )
 from flowhash.evaluate import centroids as rooms
+from flowhash.evaluate import methods as methods_room
 from flowhash.evaluate.centroids import fit_centroids
 from flowhash.evaluate.classifier import fit_classifier
 from flowhash.evaluate.lineup import run_all
@@ -128,6 +130,12 @@ class _Source:
 
     def alone(self, active: int) -> bool:
         return True
+
+    def other_length(self) -> str | None:
+        return None
+
+    def scored_apart(self) -> bool:
+        return False
 
 
 class _Turned(_Source):
@@ -332,3 +340,57 @@ def test_intervals_are_those_of_scipy() -> None:
     assert [ours.pr4_low, ours.pr4_high] == ours.leads["exhaustive"]["pr4"]
     again = run_all("test", _Source(side, None, None), (1, 2), 8, 6)[1]
     assert [trial.row.leads for trial in again] == [trial.row.leads for trial in trials]
+
+
+class _Other(_Source):
+    """With embeddings of another length, λ = 0's activations and a classifier's own network."""
+
+    def other_length(self) -> str | None:
+        return "raw"
+
+    def scored_apart(self) -> bool:
+        return True
+
+
+def test_rows_by_the_other_length_and_without_a_penalty(monkeypatch: Any) -> None:
+    rng = np.random.default_rng(5)
+    side = clusters(80)
+    assert side.activations is not None
+    lengths = rng.uniform(0.2, 5, (80, 1)).astype(np.float32)
+    side = replace(
+        side, other=side.embeddings * lengths, free=np.ascontiguousarray(side.activations[:, ::-1])
+    )
+    fitted: list[int] = []
+    original = methods_room.fit_centroids
+
+    def counted(embeddings: Any, count: int, seed: int = 0) -> Any:
+        fitted.append(len(embeddings))
+        return original(embeddings, count, seed)
+
+    monkeypatch.setattr(methods_room, "fit_centroids", counted)
+    _, trials = run_all("test", _Other(side, None, None), (1, 2), 8, 6)
+    rows = {(trial.row.method, trial.row.k): trial.row for trial in trials}
+    assert len(fitted) == 2  # of the table, of its other length: not once for every k
+    # By hand: the nearest other item by each kind of vectors.
+    for name, vectors in (("exhaustive", side.embeddings), ("exhaustive-raw", side.other)):
+        assert vectors is not None
+        gaps = np.square(vectors[:, None].astype(float) - vectors).sum(2)
+        np.fill_diagonal(gaps, np.inf)
+        right = side.labels[gaps.argmin(axis=1)] == side.labels
+        assert rows[name, None].pr1 == pytest.approx(100 * right.mean())
+    assert rows["exhaustive", None].pr1 != rows["exhaustive-raw", None].pr1  # the test can tell
+    for k in (1, 2):
+        for name, outputs in (("flowhash", side.activations), ("flowhash-free", side.free)):
+            assert outputs is not None
+            codes = [set(row) for row in np.argsort(-outputs, axis=1)[:, :k].tolist()]
+            scanned = sum(bool(one & other) for one in codes for other in codes) - len(codes)
+            assert rows[name, k].suf == pytest.approx(80 * 79 / scanned)
+        trial = next(t for t in trials if (t.row.method, t.row.k) == ("vq-raw", k))
+        centroids = trial.method.centroids  # type: ignore[attr-defined]
+        gaps = np.square(side.other[:, None].astype(float) - centroids).sum(2)
+        codes = [set(row) for row in np.argsort(gaps, axis=1)[:, :k].tolist()]
+        scanned = sum(bool(one & other) for one in codes for other in codes) - len(codes)
+        assert rows["vq-raw", k].suf == pytest.approx(80 * 79 / scanned)
+    passes = {name: row.passes for (name, k), row in rows.items() if k in (None, 1)}
+    assert passes["classifier"] == passes["flowhash"] == passes["flowhash-free"] == 2
+    assert passes["vq"] == passes["exhaustive-raw"] == 1

@@ -13,7 +13,7 @@ from flowhash.data import Splits
 from flowhash.evaluate.encoding import passes_of
 from flowhash.evaluate.plan import CPU_WORDS, make_plan
 from flowhash.evaluate.trainings import Trainings
-from flowhash.learn import make_loss
+from flowhash.learn import Schedule, make_loss
 from tests.learn import oracles
 
 
@@ -57,7 +57,7 @@ def test_npairs_has_the_masked_product_in_the_cpu_plan_only() -> None:
     labels = np.repeat(np.arange(4), 2)
     codes = oracles.distinct_codes(rng, 4, 6, 2)[labels]
     gaps, products = oracles.gated_distances(outputs, codes), oracles.gated_products(outputs, codes)
-    for name, similarities in (("cpu", products), ("paper", -gaps)):
+    for name, similarities in (("cpu", products), ("paper", -gaps), ("method", -gaps)):
         stage = make_plan("cifar100", "npairs", name).hash.hash
         loss = make_loss(stage.loss, **stage.loss_options)
         found = loss(*map(torch.from_numpy, (outputs, labels, codes)))
@@ -82,3 +82,40 @@ def test_what_is_trained_by_the_cpu_plan_mirrors_and_starts_at_the_classifier(
     made = encoder.encode(splits.test)
     classes = trainings.classifier().scores(made.embeddings).argmax(axis=1)
     assert (made.activations.argmax(axis=1) == classes).mean() > 0.8
+
+
+@pytest.mark.parametrize("loss", ["triplet", "npairs"])
+def test_the_method_is_the_papers_but_for_the_network_and_the_steps(loss: str) -> None:
+    paper, plan = (make_plan("cifar100", loss, name) for name in ("paper", "method"))
+    assert (plan.trunk, plan.mirrored, plan.copies) == (None, False, 0)
+    assert plan.base is plan.hash
+    assert plan.base is not None
+    assert plan.base.base is not None
+    assert plan.base.base.loss == plan.hash.hash.loss == loss
+    assert plan.hash.backbone["name"] == "residual"
+    assert (plan.hash.hash.start, plan.hash.hash.backbone_rate) == ("random", 0.1)
+    assert plan.hash.penalty == {"triplet": 0.5, "npairs": 0.15}[loss]
+    assert plan.hash.rank == "base"
+    stages = [
+        (replace(settings.base, steps=1, schedule=Schedule()),  # type: ignore[type-var]
+         replace(settings.hash, steps=1, schedule=Schedule()))
+        for settings in (paper.hash, plan.hash)
+    ]  # fmt: skip
+    assert stages[0] == stages[1]
+    assert f"{plan.base.base.steps:,} of stage 1 and {plan.hash.hash.steps:,}" in plan.words[0]
+    assert str(plan.hash.backbone["width"]) in plan.words[0]
+
+
+def test_the_methods_rival_has_the_budget_of_one_k() -> None:
+    plan = make_plan("cifar100", "triplet", "method", classes=80)
+    assert plan.free
+    rival = plan.classifier
+    assert rival is not None
+    assert (rival.hash.loss, rival.hash.outputs, rival.active) == ("softmax", 80, 1)
+    ours = plan.hash.hash
+    same = replace(rival.hash, loss=ours.loss, loss_options=ours.loss_options, outputs=ours.outputs)
+    assert same == ours
+    assert make_plan("cifar100", "triplet", "cpu").classifier is None
+    assert make_plan("cifar100", "triplet", "method").stem == "cifar100-triplet-method"
+    assert make_plan("cifar100", "npairs", "cpu").stem == "cifar100-npairs-refined-classifier"
+    assert make_plan("imagenet32", "npairs", "paper").stem == "imagenet32-npairs"

@@ -58,7 +58,10 @@ def test_from_nothing_to_files(finished: Finished, tmp_path: Path) -> None:
     names = {(row.table, row.k) for row in outcome.rows}
     assert names == {(table, k) for table in ("train", "test", "unseen") for k in (None, 1, 2)}
     methods = {row.method for row in outcome.rows if row.table == "test"}
-    assert methods == set(METHODS) - {"flowhash-own"}  # npairs' outputs have any length
+    # Npairs' outputs have any length, its base's length one; only the method trains with λ = 0.
+    assert methods == set(METHODS) - {
+        "flowhash-own", "flowhash-free", "exhaustive-unit", "vq-unit",
+    }  # fmt: skip
     assert {row.method for row in outcome.rows if row.table == "train"} == methods - {"vq-train"}
     assert any("FlowHash k = 2" in words for words in said)
     assert len(outcome.examples) == 8
@@ -68,8 +71,9 @@ def test_from_nothing_to_files(finished: Finished, tmp_path: Path) -> None:
     )
     assert {path.name for path in written} == {
         f"cifar100-npairs{ending}"
-        for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", ".html")
-    }
+        for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", "-objective.svg",
+                       "-objective.png", ".html")
+    }  # fmt: skip
     rows = json.loads((tmp_path / "results" / "cifar100-npairs.json").read_text())
     assert len(rows) == len(outcome.rows)
     assert all(set(ROWS) <= set(row) for row in rows)
@@ -307,10 +311,71 @@ def test_a_base_without_classes_gets_a_classifier(pictures: Splits, tmp_path: Pa
 def test_refuses_what_is_no_experiment(pictures: Splits, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no cpu preset for imagenet32"):
         make_plan("imagenet32", "npairs", "cpu")
-    with pytest.raises(InputError, match='choose "paper" or "cpu"'):
+    with pytest.raises(InputError, match='choose "paper", "method" or "cpu"'):
         make_plan("cifar100", "npairs", "gpu")
+    with pytest.raises(InputError, match="no method preset for imagenet32"):
+        make_plan("imagenet32", "npairs", "method")
+    with pytest.raises(InputError, match="one_base is for the presets paper and method"):
+        reproduce(pictures, "cifar100", "npairs", tmp_path, one_base=True)
     splits = pictures
     with pytest.raises(InputError, match="seeds is 0"):
         reproduce(splits, "cifar100", "npairs", tmp_path, seeds=0)
     with pytest.raises(InputError, match="no test split"):
         reproduce(replace(splits, test=None), "cifar100", "npairs", tmp_path)
+
+
+def test_the_method_from_nothing_to_files(short: None, pictures: Splits, tmp_path: Path) -> None:
+    runs, said = tmp_path / "runs", list[str]()
+    given: dict[str, Any] = {"preset": "method", "seeds": 2, "one_base": True, "quiet": True}
+    outcome = reproduce(pictures, "cifar100", "triplet", runs, say=said.append, **given)
+    found = {(row.method, row.table, row.k, row.seed): row for row in outcome.rows}
+    assert {place[1] for place in found} == {"train", "test"}  # unseen classes are not asked for
+    for table in ("train", "test"):
+        for seed in (0, 1):
+            methods = {name for name, *place in found if place == [table, 1, seed]}
+            # The test table has fewer items than centroids.
+            means = {"vq", "vq-raw", "ivf"} if table == "train" else {"vq-train"}
+            assert methods == {
+                "th", "classifier", "flowhash", "flowhash-free", "flowhash-own", *means,
+            }  # fmt: skip
+            assert found["classifier", table, 1, seed].passes == 2
+    # One base, several hash networks on it.
+    assert (runs / "seed-0" / "triplet" / "base").exists()
+    assert not (runs / "seed-1-on-0" / "triplet" / "base").exists()
+    assert found["exhaustive", "test", None, 0].pr1 == found["exhaustive", "test", None, 1].pr1
+    assert found["flowhash", "test", 1, 0] != found["flowhash", "test", 1, 1]
+    # λ = 0 is trained with no penalty, and with nothing else changed; the rival has the classes.
+    for k in (1, 2):
+        settings = [json.loads((runs / "seed-0" / "triplet" / name / "settings.json").read_text())
+                    for name in (f"k{k}", f"k{k}-free")]  # fmt: skip
+        told = [each["settings"] for each in settings]
+        assert (told[0].pop("penalty"), told[1].pop("penalty")) == (0.5, 0.0)
+        assert told[0] == told[1]
+    rival = Encoder.load(runs / "seed-0" / "triplet" / "classifier" / "encoder")
+    assert pictures.test is not None
+    classes = rival.encode(pictures.test).activations.argmax(axis=1)
+    same = sum(int((classes == number).sum()) ** 2 for number in range(20)) - len(classes)
+    assert found["classifier", "test", 1, 0].suf == pytest.approx(len(classes) * 119 / same)
+    written = write_reproduction(
+        outcome, paper_experiment("cifar100", "triplet"), tmp_path / "results", "flowhash …",
+        "cifar100-triplet-method",
+    )  # fmt: skip
+    assert {path.name for path in written} == {
+        f"cifar100-triplet-method{ending}"
+        for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", "-objective.svg",
+                       "-objective.png", ".html")
+    }  # fmt: skip
+    page = (tmp_path / "results" / "cifar100-triplet-method.md").read_text()
+    for words in (
+        "FlowHash, λ = 0", "exhaustive, raw vectors", "VQ, raw vectors", "classifier, k = 1",
+        "against FlowHash, λ = 0", "All seeds share the base of seed 0", "M(θ)", "-objective.png",
+        "over draws of queries and of seeds",
+    ):  # fmt: skip
+        assert words in page, words
+    report = (tmp_path / "results" / "cifar100-triplet-method.html").read_text()
+    assert "The gap of Theorem 1" in report
+    # A second call trains nothing.
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("last.json")}
+    again = reproduce(pictures, "cifar100", "triplet", runs, **given)
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("last.json")} == before
+    assert [numbers(row) for row in again.rows] == [numbers(row) for row in outcome.rows]

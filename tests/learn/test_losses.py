@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flowhash.errors import InputError
 from flowhash.learn import LOSSES, CrossEntropyLoss, NPairsLoss, TripletLoss, make_loss
-from flowhash.learn.losses import semi_hard
+from flowhash.learn.losses import SoftmaxLoss, semi_hard
 from tests.learn import oracles
 
 
@@ -179,3 +179,16 @@ def test_names_and_options() -> None:
         make_loss("tripplet")
     with pytest.raises(InputError, match=r"'triplet' cannot take .*'margn'"):
         make_loss("triplet", margn=0.3)
+
+
+@given(batch=batches(), smoothing=st.sampled_from([0.0, 0.1]))
+def test_softmax_is_the_cross_entropy_of_the_outputs(
+    batch: tuple[Any, Any, Any], smoothing: float
+) -> None:
+    outputs, labels, _ = batch
+    labels = labels % outputs.shape[1]
+    found = SoftmaxLoss(smoothing)(torch.from_numpy(outputs), torch.from_numpy(labels))
+    shares = np.exp(outputs) / np.exp(outputs).sum(axis=1, keepdims=True)
+    own = -np.log(shares[np.arange(len(labels)), labels])
+    expected = (1 - smoothing) * own - smoothing * np.log(shares).mean(axis=1)
+    assert float(found) == pytest.approx(float(expected.mean()), abs=1e-9)

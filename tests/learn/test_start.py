@@ -177,3 +177,24 @@ def test_training_in_memory_starts_at_the_classifier_of_stage_1() -> None:
     encoder = train(splits, settings, None, quiet=True)
     codes = encoder.encode(splits.train).codes[:, 0]
     assert np.bincount(codes, minlength=32)[:6].sum() > 0.9 * len(codes)
+
+
+def test_softmax_as_stage_2_is_a_classifier_whose_classes_are_the_buckets(tmp_path: Path) -> None:
+    splits, settings = clouds(), vector_settings()
+    classes = splits.train.classes
+    stage = replace(
+        settings.hash, loss="softmax", loss_options={}, outputs=classes, steps=150, rate=0.05
+    )
+    rival = replace(settings, hash=stage, active=1)
+    encoder = train(splits, rival, tmp_path / "run", device="cpu", quiet=True)
+    made = encoder.encode(splits.validation).activations
+    assert made.shape[1] == classes
+    assert (made.argmax(axis=1) == splits.validation.labels).mean() > 0.8
+    hashed = [line for line in lines(tmp_path / "run") if line["stage"] == "hash"]
+    assert hashed
+    assert not any("class_objective" in line for line in hashed)  # no codes were solved
+    wide = replace(rival, hash=replace(stage, outputs=classes + 1))
+    with pytest.raises(InputError, match=f"with {classes + 1} outputs, but there are {classes}"):
+        train(splits, wide, tmp_path / "other", device="cpu", quiet=True)
+    with pytest.raises(InputError, match="softmax, which tells classes apart, but the data are p"):
+        train(splits, rival, tmp_path / "other", pairs=np.arange(60).reshape(-1, 2), quiet=True)

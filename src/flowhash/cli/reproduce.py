@@ -26,14 +26,16 @@ class Plan:
     loss: str
     preset: str
     seeds: int
-    unseen: bool
+    one_base: bool
+    unseen: bool | None
     figure: bool
 
     def command(self) -> str:
         """What repeats it, for the results."""
+        unseen = {True: " --unseen", False: " --no-unseen", None: ""}[self.unseen]
         return (
             f"flowhash reproduce {self.data} --loss {self.loss} --preset {self.preset} --seeds "
-            f"{self.seeds}{'' if self.unseen else ' --no-unseen'} --folder DATA --out RUNS"
+            f"{self.seeds}{' --one-base' * self.one_base}{unseen} --folder DATA --out RUNS"
         )
 
 
@@ -57,7 +59,7 @@ def reproduce(
     from flowhash.evaluate.plan import make_plan
 
     # A wrong name is found before the data is opened.
-    experiment = make_plan(plan.data, plan.loss, plan.preset).experiment
+    made = make_plan(plan.data, plan.loss, plan.preset)
     place = out / "results" if results is None else results
     writable(out)
     writable(place)
@@ -66,12 +68,13 @@ def reproduce(
     try:
         outcome = reproduce(
             splits, plan.data, plan.loss, out, preset=plan.preset, seeds=plan.seeds,
-            unseen=plan.unseen, device=device, quiet=reply.quiet, say=reply.say,
+            one_base=plan.one_base, unseen=plan.unseen, device=device,
+            quiet=reply.quiet, say=reply.say,
         )  # fmt: skip
     except KeyboardInterrupt:
         print(f"flowhash: stopped; the same command goes on from {out}", file=sys.stderr)
         sys.exit(130)
-    written = write_reproduction(outcome, experiment, place, plan.command())
+    written = write_reproduction(outcome, made.experiment, place, plan.command(), made.stem)
     if plan.figure:
         written += _solver_figure(place, reply)
     answer(reply, outcome, written)

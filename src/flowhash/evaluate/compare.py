@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from flowhash.quality import (
 )
 
 TOPS = (1, 4, 16)
+Draws = dict[str, NDArray[np.float64]]  # by quantity: its value in each draw of the queries
 BLOCK = 50_000  # items that are added at once
 EXACT = 5_000  # queries that exhaustive search answers for recall@K, at most
 LARGEST_CLASS = 5_000  # mAP@R ranks as many items a query; it is left out for larger classes
@@ -43,6 +44,7 @@ class Trial:
         index: its table.
         queries: what was asked, with the activations of its own k.
         found: what the queries found, one by one.
+        draws: by quantity, its value in each draw of the queries; none before ``with_intervals``.
     """
 
     row: Row
@@ -50,6 +52,7 @@ class Trial:
     index: LabelledTable
     queries: Side
     found: Measured
+    draws: Draws = field(default_factory=dict)
 
 
 class Comparison:

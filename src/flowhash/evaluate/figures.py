@@ -19,6 +19,7 @@ from flowhash.codes.ortools import ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.evaluate.grid import group_seeds
 from flowhash.evaluate.paper import PAPER_SOLVER_SECONDS
+from flowhash.evaluate.report.curve_charts import OBJECTIVES, Curves, series, smoothed
 from flowhash.evaluate.results import METHODS, Row
 from flowhash.extras import require
 from flowhash.quality import expected_speed_up
@@ -28,8 +29,11 @@ SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets 
 # Okabe and Ito's colours, which people tell apart who see fewer of them.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C8C8C"
 SOLVERS = {"ortools": ("OR-Tools today", ORANGE, "s"), "flowhash": ("FlowHash", BLUE, "o")}
+SKY, YELLOW = "#56B4E9", "#B8860B"
 SUF_METHODS = {
-    "flowhash": (BLUE, "o"), "start": (PURPLE, "X"), "vq": (ORANGE, "s"), "th": (GREEN, "^"),
+    "flowhash": (BLUE, "o"), "flowhash-free": (SKY, "p"), "start": (PURPLE, "X"),
+    "vq": (ORANGE, "s"), "vq-raw": (ORANGE, "D"), "vq-unit": (ORANGE, "D"), "th": (GREEN, "^"),
+    "classifier": (YELLOW, "v"),
 }  # fmt: skip
 STYLE = {
     "svg.hashsalt": "flowhash",
@@ -207,6 +211,12 @@ def _suf_lines(axis: Any, rows: Sequence[Row], paper: Sequence[Row], table: str)
             )
 
 
+def sizes_of(rows: Sequence[Row], table: str, buckets: int) -> list[int]:
+    """How many buckets the methods have: d, and the classifier as many as there are classes."""
+    others = {row.buckets for row in rows if (row.method, row.table) == ("classifier", table)}
+    return [buckets, *sorted(others - {buckets})]
+
+
 def suf_figure(
     rows: Sequence[Row], paper: Sequence[Row], path_stem: str | Path, table: str = "test"
 ) -> list[Path]:
@@ -235,8 +245,10 @@ def suf_figure(
     with _style():
         figure = _figure(4.4)
         axis = figure.subplots()
-        curve = [expected_speed_up(buckets, k) for k in active]
-        axis.plot(active, curve, color="black", label="expected (Eq. 9)")
+        for size, style in zip(sizes_of(rows, table, buckets), ("-", ":"), strict=False):
+            curve = [expected_speed_up(size, k) for k in active if k <= size]
+            label = f"expected (Eq. 9), d = {size}"
+            axis.plot(active[: len(curve)], curve, style, color="black", label=label)
         _suf_lines(axis, rows, paper, table)
         if paper:
             axis.plot([], [], "--", color=GREY, marker="o", ms=10, mfc="none", label="the paper's")
@@ -248,4 +260,34 @@ def suf_figure(
         axis.set_yticks(ticks, [str(tick) for tick in ticks])
         axis.minorticks_off()
         figure.legend(loc="outside upper center", ncols=3)
+        return _save(figure, path_stem)
+
+
+def has_objectives(curves: Curves) -> bool:
+    """Whether a training of stage 2 left M(θ), ĝ and g behind."""
+    return any("bound_gap" in line for lines in curves.values() for line in lines)
+
+
+def objective_figure(curves: Curves, path_stem: str | Path) -> list[Path]:
+    """M(θ), ĝ and g of the batches of stage 2 against the step, one line a training.
+
+    Args:
+        curves: the lines of each training's ``metrics.jsonl``, by its name.
+        path_stem: of the files, without ending.
+
+    Returns:
+        The SVG and the PNG.
+    """
+    with _style():
+        figure = _figure(7.2)
+        axes = figure.subplots(len(OBJECTIVES), sharex=True)
+        for axis, (key, (label, _)) in zip(axes, OBJECTIVES.items(), strict=True):
+            for name, lines in curves.items():
+                steps, values = series(lines, key)
+                if steps.size:
+                    axis.plot(steps, smoothed(values), label=name)
+            axis.set_ylabel(label)
+        axes[-1].set_xlabel("step of stage 2")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=4)
         return _save(figure, path_stem)

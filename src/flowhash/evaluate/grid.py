@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowhash.errors import InputError
-from flowhash.evaluate.results import METHODS, Row, rival_name, rivals
+from flowhash.evaluate.results import (
+    METHODS,
+    Row,
+    compared,
+    lead_over,
+    rival_name,
+    rivals,
+    widest,
+)
 
 SPACE = "\N{NO-BREAK SPACE}"
 
@@ -139,7 +147,7 @@ def _mean(column: Column, rows: Sequence[Row]) -> float | None:
 
 
 def leads_all(field: str, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
-    """Whether FlowHash leads every rival in every seed, with the whole interval above zero.
+    """Whether FlowHash leads every rival with the whole interval above zero, over all seeds.
 
     Rows without intervals, of an older FlowHash, lead nobody.
 
@@ -148,14 +156,13 @@ def leads_all(field: str, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
         rows: of all methods.
         key: of the rows that may lead.
     """
-    if key[0] != "flowhash":
+    ours = rows.get(key, ())
+    if key[0] != "flowhash" or not ours:
         return False
     every = [row for group in rows.values() for row in group]
-    pairs = [(row, rival) for row in rows.get(key, ()) for rival in rivals(row, every)]
-    nothing = [0.0, 0.0]
-    return bool(pairs) and all(
-        row.leads.get(rival_name(rival, row), {}).get(field, nothing)[0] > 0 for row, rival in pairs
-    )
+    names = {rival_name(rival, row) for row in ours for rival in rivals(row, every)}
+    leads = [lead_over(ours, name, field) for name in names]
+    return bool(leads) and all(lead is not None and lead[0] > 0 for lead in leads)
 
 
 def make_cell(
@@ -196,21 +203,22 @@ def make_grid(
     """
     measured, printed = group_seeds(rows), group_seeds(paper)
     order = list(METHODS)
-    places = sorted(
-        {(k, method) for method, table, k in measured if table in tables},
-        key=lambda place: (place[0] or 0, order.index(place[1])),
-    )
+    places = {(k, method, k) for method, table, k in measured if table in tables}
+    if (1, "classifier", 1) in places:  # stands beside every k; see ``rivals``
+        places |= {(k, "classifier", 1) for k, _, _ in places if k is not None}
     lines = [
         Line(
-            "" if k is None else f"k = {k}",
-            METHODS[method],
+            "" if group is None else f"k = {group}",
+            METHODS[method] if k == group else f"{METHODS[method]}, k = {k}",
             tuple(
                 make_cell(column, (method, table, k), measured, printed)
                 for table in tables
                 for column in columns
             ),
         )
-        for k, method in places
+        for group, method, k in sorted(
+            places, key=lambda place: (place[0] or 0, order.index(place[1]), place[2] != place[0])
+        )
     ]
     heads = tuple(column.title for column in columns)
     return Grid(caption, tuple(tables.values()), heads, tuple(lines))
@@ -226,17 +234,25 @@ def between(low: float, high: float) -> str:
     return f"{signed(low)}{SPACE}to{SPACE}{signed(high)}"
 
 
-Ends = Sequence[Sequence[float] | None]  # of an interval, for each seed
-
-
-def _difference(column: Column, ours: Sequence[Row], theirs: Sequence[Row], seeds: Ends) -> Cell:
-    """A difference, with the interval of its only seed, or the widest over all seeds."""
+def _difference(
+    column: Column, ours: Sequence[Row], theirs: Sequence[Row], lead: tuple[float, float] | None
+) -> Cell:
+    """A difference with its interval; nothing where it has none."""
     mean, other = _mean(column, ours), _mean(column, theirs)
-    ends = [pair for pair in seeds if pair is not None]
-    if mean is None or other is None or len(ends) < len(ours):
+    if mean is None or other is None or lead is None:
         return Cell()
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    return Cell(f"{signed(mean - other)} ({between(low, high)})")
+    return Cell(f"{signed(mean - other)} ({between(*lead)})")
+
+
+def _less_exhaustive(rows: Sequence[Row], column: Column) -> tuple[float, float] | None:
+    """The interval of what a method has less or more than exhaustive search, over all seeds."""
+
+    def ends(row: Row) -> Sequence[float] | None:
+        low, high = (getattr(row, f"{column.field}_{end}") for end in ("low", "high"))
+        return None if low is None or high is None else (low, high)
+
+    drawn = widest(rows, lambda row: row.over_seeds.get("exhaustive", {}).get(column.field))
+    return drawn or widest(rows, ends)
 
 
 def differences_grid(
@@ -253,15 +269,11 @@ def differences_grid(
     every = [row for row in rows if row.method == "exhaustive"]
     order = list(METHODS)
     groups = [(k or 0, order.index(method), found)
-              for (method, _, k), found in group_seeds(rows).items() if k is not None]  # fmt: skip
-
-    def ends(row: Row, column: Column) -> Sequence[float] | None:
-        low, high = (getattr(row, f"{column.field}_{end}") for end in ("low", "high"))
-        return None if low is None or high is None else (low, high)
-
+              for (method, _, k), found in group_seeds(rows).items()
+              if method != "exhaustive"]  # fmt: skip
     lines = [
-        Line(f"k = {k}", METHODS[order[place]], tuple(
-            _difference(column, found, every, [ends(row, column) for row in found])
+        Line(f"k = {k}" if k else "", METHODS[order[place]], tuple(
+            _difference(column, found, every, _less_exhaustive(found, column))
             for column in columns
         ))
         for k, place, found in sorted(groups, key=lambda group: group[:2])
@@ -277,19 +289,16 @@ def leads_grid(rows: Sequence[Row], name: str, columns: Sequence[Column], captio
     keys = sorted((key for key in measured if key[0] == "flowhash"), key=lambda key: key[2] or 0)
     for key in keys:
         ours = measured[key]
-        found = rivals(ours[0], rows)
+        found = compared(ours[0], rows)
         for rival in sorted(
             found, key=lambda other: (order.index(other.method), other.k != key[2])
         ):
             theirs = measured[rival.method, rival.table, rival.k]
             called = rival_name(rival, ours[0])
             cells = tuple(
-                _difference(
-                    column, ours, theirs,
-                    [row.leads.get(called, {}).get(column.field) for row in ours],
-                )
+                _difference(column, ours, theirs, lead_over(ours, called, column.field))
                 for column in columns
-            )  # fmt: skip
+            )
             words = "against " + called.replace(rival.method, METHODS[rival.method])
             lines.append(Line(f"k = {key[2]}", words, cells))
     return Grid(caption, (name,), tuple(column.title for column in columns), tuple(lines))

@@ -1,19 +1,19 @@
-"""Intervals of the differences between methods: a paired bootstrap over the queries of a table."""
+"""Intervals of the differences between methods: a paired bootstrap over queries, and over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.evaluate.compare import TOPS, Trial
-from flowhash.evaluate.results import Row, rival_name, rivals
+from flowhash.evaluate.compare import TOPS, Draws, Trial
+from flowhash.evaluate.results import Leads, Row, compared, rival_name
 from flowhash.quality import percentile_interval, resampled_sums
 
-Draws = dict[str, NDArray[np.float64]]  # by quantity: its value in each draw of the queries
+Place = tuple[str, str, int | None, int]  # method, table, k, seed
 
 
 def with_intervals(trials: Sequence[Trial]) -> list[Trial]:
@@ -28,11 +28,21 @@ def with_intervals(trials: Sequence[Trial]) -> list[Trial]:
              for trial in trials]  # fmt: skip
     sums = np.split(resampled_sums(np.concatenate(parts, axis=1)), len(trials), axis=1)
     draws = {
-        (trial.row.method, trial.row.k): _values(trial.row, part)
+        place_of(trial.row): _values(trial.row, part)
         for trial, part in zip(trials, sums, strict=True)
     }
     rows = [trial.row for trial in trials]
-    return [replace(trial, row=_with_intervals(trial.row, rows, draws)) for trial in trials]
+    return [
+        replace(
+            trial, row=_with_intervals(trial.row, rows, draws), draws=draws[place_of(trial.row)]
+        )
+        for trial in trials
+    ]
+
+
+def place_of(row: Row) -> Place:
+    """What tells a row from all others of an experiment."""
+    return row.method, row.table, row.k, row.seed
 
 
 def _values(row: Row, sums: NDArray[np.float64]) -> Draws:
@@ -44,22 +54,62 @@ def _values(row: Row, sums: NDArray[np.float64]) -> Draws:
     return {**found, "suf": others * row.queries / np.maximum(sums[:, -1], 1)}
 
 
-def _with_intervals(
-    row: Row, rows: Sequence[Row], draws: dict[tuple[str, int | None], Draws]
-) -> Row:
-    ours = draws[row.method, row.k]
-    exhaustive = draws["exhaustive", None]
+def _exhaustive(row: Row) -> Place:
+    return "exhaustive", row.table, None, row.seed
+
+
+def _with_intervals(row: Row, rows: Sequence[Row], draws: Mapping[Place, Draws]) -> Row:
+    less = _differences(draws[place_of(row)], draws[_exhaustive(row)])
     ends: dict[str, Any] = {}
     for top in TOPS:
-        name = f"pr{top}"
-        ends[f"{name}_low"], ends[f"{name}_high"] = percentile_interval(
-            ours[name] - exhaustive[name]
-        )
-    leads = {
-        rival_name(other, row): {
-            name: list(percentile_interval(ours[name] - draws[other.method, other.k][name]))
-            for name in ours
-        }
-        for other in rivals(row, rows)
+        ends[f"pr{top}_low"], ends[f"pr{top}_high"] = less[f"pr{top}"]
+    return replace(row, leads=_leads(row, rows, draws), **ends)
+
+
+def _differences(ours: Draws, theirs: Draws) -> dict[str, list[float]]:
+    return {name: list(percentile_interval(ours[name] - theirs[name])) for name in ours}
+
+
+def _leads(row: Row, rows: Sequence[Row], draws: Mapping[Place, Draws]) -> Leads:
+    return {
+        rival_name(other, row): _differences(draws[place_of(row)], draws[place_of(other)])
+        for other in compared(row, rows)
     }
-    return replace(row, leads=leads, **ends)
+
+
+def over_seeds(rows: Sequence[Row], draws: Mapping[Place, Draws], seed: int = 0) -> list[Row]:
+    """The same rows, with intervals over seeds where a method was run with several.
+
+    Every draw of the queries, the same for all seeds, is put together with a draw of as many seeds
+    with replacement, the same for all methods: the mean over these seeds of one method, minus that
+    of another. Three seeds are few: such an interval knows little of what a fourth would change.
+
+    Args:
+        rows: of all tables, methods, k and seeds.
+        draws: of each row, from ``Trial.draws``.
+        seed: of the draws of seeds.
+    """
+    seeds = sorted({row.seed for row in rows})
+    if len(seeds) < 2:
+        return list(rows)
+    some = next(iter(next(iter(draws.values())).values()))
+    picks = np.random.default_rng(seed).integers(0, len(seeds), (len(seeds), len(some)))
+    pooled: dict[Place, Draws] = {}
+    for method, table, k in {(row.method, row.table, row.k) for row in rows}:
+        places = [(method, table, k, each) for each in seeds]
+        if not all(place in draws for place in places):
+            continue
+        for name in draws[places[0]]:
+            stacked = np.stack([draws[place][name] for place in places])
+            mean = np.take_along_axis(stacked, picks, axis=0).mean(axis=0)
+            for place in places:
+                pooled.setdefault(place, {})[name] = mean
+    return [_over_seeds(row, rows, pooled) for row in rows]
+
+
+def _over_seeds(row: Row, rows: Sequence[Row], pooled: Mapping[Place, Draws]) -> Row:
+    known = [other for other in rows if place_of(other) in pooled]
+    if place_of(row) not in pooled or _exhaustive(row) not in pooled:
+        return row
+    less = _differences(pooled[place_of(row)], pooled[_exhaustive(row)])
+    return replace(row, over_seeds={"exhaustive": less, **_leads(row, known, pooled)})

@@ -11,13 +11,17 @@ from flowhash.evaluate.intervals import with_intervals
 from flowhash.evaluate.methods import (
     Classifier,
     Exhaustive,
+    ExhaustiveOther,
     InvertedLists,
+    Known,
     Learned,
     LearnedAlone,
     Method,
     Start,
     TopDimensions,
+    Unpenalised,
     VectorQuantisation,
+    VectorQuantisationOther,
 )
 from flowhash.evaluate.results import METHODS, Row
 from flowhash.evaluate.sides import Side
@@ -30,7 +34,7 @@ class Source(Protocol):
     """Where encoded items and queries come from.
 
     A side has the activations of one hash network at a time, because each k has its own; and
-    those of its start, where that is not random.
+    those of its start, where that is not random, and of the one with λ = 0, if it was trained.
     """
 
     def database(self, active: int | None) -> Side:
@@ -53,6 +57,12 @@ class Source(Protocol):
 
     def alone(self, active: int) -> bool:
         """Whether its outputs are of length one, so that they can rank as well."""
+
+    def other_length(self) -> str | None:
+        """What ``Side.other`` is, "raw" or "unit"; None where sides have none."""
+
+    def scored_apart(self) -> bool:
+        """Whether the classifier has a network of its own, beside the base."""
 
 
 def run_all(
@@ -106,21 +116,28 @@ def _methods(
 ) -> Iterator[tuple[int | None, Method]]:
     """FlowHash comes first of each k: the inverted lists open as much as it did."""
     yield None, Exhaustive()
-    train = source.train()
+    train, known = source.train(), Known()
+    length = source.other_length()
+    if length is not None:
+        yield None, ExhaustiveOther(length)
     for k in actives:
         yield k, Learned(k)
         scanned = trials[-1].row.scanned
         if comparison.database.start is not None:
             yield k, Start(k)
+        if comparison.database.free is not None:
+            yield k, Unpenalised(k)
         if source.alone(k):
             yield k, LearnedAlone(k)
         if source.ranked() and k <= comparison.database.embeddings.shape[1]:
             yield k, TopDimensions(k)
         if len(comparison.database) >= buckets:
-            yield k, VectorQuantisation(k, buckets, None, seed)
-            yield k, InvertedLists(buckets, scanned, comparison.itself, k, seed)
+            yield k, VectorQuantisation(k, buckets, None, seed, known)
+            yield k, InvertedLists(buckets, scanned, comparison.itself, k, seed, known)
+            if length is not None:
+                yield k, VectorQuantisationOther(k, buckets, length, seed, known)
         if train is not None and len(train) >= buckets:
-            yield k, VectorQuantisation(k, buckets, train, seed)
+            yield k, VectorQuantisation(k, buckets, train, seed, known)
         scores = comparison.database.scores
         if scores is not None and k <= scores.shape[1]:
             yield k, Classifier(k)
@@ -129,6 +146,8 @@ def _methods(
 def _passes(method: Method, source: Source, active: int | None) -> int:
     """Forward passes a query: of the base, of the hash network, or of both."""
     base = source.passes()
+    if isinstance(method, Classifier):
+        return base + source.scored_apart()
     if active is None or not isinstance(method, Learned) or source.shared(active):
         return base
     return 1 if isinstance(method, LearnedAlone) else base + 1

@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 
 from flowhash.codes import ordered_buckets
 from flowhash.errors import InputError
-from flowhash.evaluate.centroids import POINTS_EACH, distances_below, fit_centroids
+from flowhash.evaluate.centroids import (
+    POINTS_EACH,
+    STARTS_WORDS,
+    distances_below,
+    fit_centroids,
+)
 from flowhash.evaluate.sides import Side
 
 BLOCK = 50_000  # items that are looked at together
+# Centroids by what they were fitted on and with: the same serve every k.
+Known = dict[tuple[str, int, int], NDArray[np.float32]]
 
 
 def _blocks(side: Side) -> Iterator[Side]:
@@ -65,6 +72,16 @@ class Method(ABC):
         return side.embeddings
 
 
+RECALL_NOTE = "recall@K is against exhaustive search by the base embedding"
+
+
+def other_embeddings(side: Side) -> NDArray[np.float32]:
+    """The base embedding in its other length; see ``Side.other``."""
+    if side.other is None:
+        raise InputError("there are no embeddings of the other length; give them")
+    return side.other
+
+
 class Exhaustive(Method):
     """The base embedding, all items scanned: one bucket that holds everything."""
 
@@ -78,6 +95,25 @@ class Exhaustive(Method):
     def activations(self, side: Side) -> NDArray[np.float32]:
         """One bucket for all."""
         return np.zeros((len(side), 1), np.float32)
+
+
+class ExhaustiveOther(Exhaustive):
+    """The same by the base embedding in its other length: raw where training has unit vectors.
+
+    Args:
+        length: "raw" or "unit", what the other length is.
+    """
+
+    own_vectors = True
+
+    def __init__(self, length: str) -> None:
+        super().__init__()
+        self.name = f"exhaustive-{length}"
+        self.note = RECALL_NOTE
+
+    def embeddings(self, side: Side) -> NDArray[np.float32]:
+        """The base embedding in its other length."""
+        return other_embeddings(side)
 
 
 class TopDimensions(Method):
@@ -99,30 +135,72 @@ class VectorQuantisation(Method):
         train: fit the centroids on these items; None fits them on the searched database, as the
             paper did.
         seed: of k-means.
+        known: centroids that were fitted before for the same items; see ``lineup``.
     """
 
     computes = True
 
-    def __init__(self, active: int, buckets: int, train: Side | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        active: int,
+        buckets: int,
+        train: Side | None = None,
+        seed: int = 0,
+        known: Known | None = None,
+    ) -> None:
         super().__init__(active)
         self.buckets, self.train, self.seed = buckets, train, seed
         self.name = "vq" if train is None else "vq-train"
+        self.fitted_on = "the searched table" if train is None else "the training set"
         self.centroids: NDArray[np.float32] | None = None
+        self.known: Known = {} if known is None else known
 
     def fit(self, database: Side, queries: Side) -> None:
         """Find the centroids."""
         source = database if self.train is None else self.train
-        self.centroids = fit_centroids(source.embeddings, self.buckets, self.seed)
-        where = "the searched table" if self.train is None else "the training set"
+        place = (self.fitted_on, self.buckets, self.seed)
+        if place not in self.known:
+            self.known[place] = fit_centroids(self.embeddings(source), self.buckets, self.seed)
+        self.centroids = self.known[place]
         looked = POINTS_EACH * self.buckets
         some = f", fitted on {looked:,} of its items" if len(source) > looked else ""
-        self.note = f"{len(self.centroids)} centroids of {where}{some}"
+        self.note = f"{len(self.centroids)} centroids of {self.fitted_on}{some}, {STARTS_WORDS}"
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """The nearer a centroid, the more its bucket is preferred."""
         if self.centroids is None:
             raise InputError("the centroids are not fitted yet; call fit first")
-        return distances_below(side.embeddings, self.centroids)
+        return distances_below(self.embeddings(side), self.centroids)
+
+
+class VectorQuantisationOther(VectorQuantisation):
+    """VQ by the base embedding in its other length, fitted on the searched table.
+
+    Args:
+        active: k.
+        buckets: d, centroids.
+        length: "raw" or "unit", what the other length is.
+        seed: of k-means.
+        known: centroids that were fitted before.
+    """
+
+    own_vectors = True
+
+    def __init__(
+        self, active: int, buckets: int, length: str, seed: int = 0, known: Known | None = None
+    ) -> None:
+        super().__init__(active, buckets, None, seed, known)
+        self.name = f"vq-{length}"
+        self.fitted_on = f"the searched table's {length} vectors"
+
+    def fit(self, database: Side, queries: Side) -> None:
+        """Find the centroids."""
+        super().fit(database, queries)
+        self.note = f"{self.note}; {RECALL_NOTE}"
+
+    def embeddings(self, side: Side) -> NDArray[np.float32]:
+        """The base embedding in its other length."""
+        return other_embeddings(side)
 
 
 class InvertedLists(VectorQuantisation):
@@ -136,12 +214,19 @@ class InvertedLists(VectorQuantisation):
         itself: whether the queries are the database.
         active: k of the method that it is set beside.
         seed: of k-means.
+        known: centroids that were fitted before.
     """
 
     def __init__(
-        self, buckets: int, scanned: float, itself: bool, active: int = 1, seed: int = 0
+        self,
+        buckets: int,
+        scanned: float,
+        itself: bool,
+        active: int = 1,
+        seed: int = 0,
+        known: Known | None = None,
     ) -> None:
-        super().__init__(1, buckets, None, seed)
+        super().__init__(1, buckets, None, seed, known)
         self.name = "ivf"
         self.scanned, self.itself, self.beside = scanned, itself, active
 
@@ -212,6 +297,21 @@ class Start(Learned):
         return side.start
 
 
+class Unpenalised(Learned):
+    """FlowHash trained with λ = 0: each class takes its largest outputs, whoever shares them.
+
+    Beside FlowHash it shows what the flow adds.
+    """
+
+    name = "flowhash-free"
+
+    def activations(self, side: Side) -> NDArray[np.float32]:
+        """The outputs of the hash network that was trained without a penalty."""
+        if side.free is None:
+            raise InputError("there are no activations of a hash network with λ = 0; give them")
+        return side.free
+
+
 class LearnedAlone(Learned):
     """FlowHash without its base: the hash network's outputs rank as well, one network for both."""
 
@@ -222,7 +322,7 @@ class LearnedAlone(Learned):
 
     def __init__(self, active: int) -> None:
         super().__init__(active)
-        self.note = "recall@K is against exhaustive search by the base embedding"
+        self.note = RECALL_NOTE
 
     def embeddings(self, side: Side) -> NDArray[np.float32]:
         """The hash network's outputs."""

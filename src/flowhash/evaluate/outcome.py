@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowhash.evaluate.compare import Draws
 from flowhash.evaluate.results import Buckets, Example, Row
 
 
@@ -14,6 +15,7 @@ class Outcome:
 
     Attributes:
         rows: of all seeds, tables, methods and k.
+        draws: of each row, by method, table, k and seed: what each draw of the queries gave.
         buckets: pictures of the first seed's test table, at the smallest k.
         examples: queries of the same.
         curves: of the first seed's trainings.
@@ -24,6 +26,7 @@ class Outcome:
     """
 
     rows: list[Row] = field(default_factory=list)
+    draws: dict[tuple[str, str, int | None, int], Draws] = field(default_factory=dict)
     buckets: list[Buckets] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

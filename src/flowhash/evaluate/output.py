@@ -7,7 +7,7 @@ from pathlib import Path
 
 import flowhash
 from flowhash.evaluate import tables
-from flowhash.evaluate.figures import suf_figure
+from flowhash.evaluate.figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.machine import machine
 from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.paper import Experiment, paper_rows
@@ -21,35 +21,46 @@ RULES = (
     "query that is itself in the table counts neither as found nor as scanned."
 )
 
+OBJECTIVE_WORDS = (
+    "Of single batches of stage 2, averaged over neighbours. M(θ) is the gap of Theorem 1: m·ĝ + M "
+    "is an upper bound of g, the objective of the items, where ĝ is that of the class means, which "
+    "the flow minimises exactly. The paper says that M falls while the network learns. Before the "
+    "loss has made outputs of a class alike, M is large, and the bound says little."
+)
+
 
 def write_reproduction(
-    outcome: Outcome, experiment: Experiment, folder: Path, command: str
+    outcome: Outcome, experiment: Experiment, folder: Path, command: str, name: str = ""
 ) -> list[Path]:
-    """Write an experiment of the paper: JSON, CSV, Markdown, LaTeX, Figure 4 and the report.
+    """Write an experiment of the paper: JSON, CSV, Markdown, LaTeX, figures and the report.
 
     Args:
         outcome: of ``reproduce``.
         experiment: of the paper.
-        folder: where the files go; their names begin with the data set's and the loss's.
+        folder: where the files go.
         command: that repeats it.
+        name: what the files' names begin with, ``Plan.stem``; by default the data set's and the
+            loss's names.
 
     Returns:
         What was written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{experiment.data}-{experiment.loss}"
+    stem = folder / (name or f"{experiment.data}-{experiment.loss}")
     paper = paper_rows(experiment.data, experiment.loss)
     facts = _facts(outcome, experiment.title, command)
     written = [_named(stem, ending) for ending in (".json", ".csv", ".md", ".tex")]
     write_rows(written[0], outcome.rows)
     replace_file(written[1], tables.csv(outcome.rows).encode())
-    replace_file(written[2], _markdown(outcome, experiment, facts).encode())
+    replace_file(written[2], _markdown(outcome, experiment, facts, stem.name).encode())
     options = {"title": experiment.title, "names": experiment.table_names}
     latex = tables.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
     if any(row.table == tables.UNSEEN for row in outcome.rows):
         latex += "\n" + tables.unseen(outcome.rows, title=experiment.title, form="latex")
     replace_file(written[3], latex.encode())
     written += suf_figure(outcome.rows, paper, f"{stem}-suf")
+    if has_objectives(outcome.curves):
+        written += objective_figure(outcome.curves, f"{stem}-objective")
     page = Report(
         f"FlowHash on {experiment.title}", outcome.rows, facts, paper, outcome.buckets,
         outcome.examples, outcome.curves, outcome.class_names, (*outcome.words, RULES),
@@ -107,12 +118,13 @@ def _minutes(seconds: Mapping[str, float]) -> str:
     return "; ".join([*words, f"together {sum(seconds.values()) / 60:.1f}"])
 
 
-def _markdown(outcome: Outcome, experiment: Experiment, facts: list[tuple[str, str]]) -> str:
+def _markdown(
+    outcome: Outcome, experiment: Experiment, facts: list[tuple[str, str]], stem: str
+) -> str:
     """The page under docs/results."""
     paper = paper_rows(experiment.data, experiment.loss)
     head = [f"- {name}: `{value}`" if name == "command" else f"- {name}: {value}"
             for name, value in facts]  # fmt: skip
-    stem = f"{experiment.data}-{experiment.loss}"
     parts = [
         f"# {experiment.title}: measured, beside the paper's table",
         "Written by the command below; do not edit by hand. The same rows for machines: "
@@ -128,6 +140,12 @@ def _markdown(outcome: Outcome, experiment: Experiment, facts: list[tuple[str, s
         ).rstrip(),
         f"## SUF against k (the paper's Figure 4)\n\n![SUF against k]({stem}-suf.png)",
     ]  # fmt: skip
+    if has_objectives(outcome.curves):
+        parts += [
+            "## What Algorithm 1 minimises, against the step",
+            OBJECTIVE_WORDS,
+            f"![M, ĝ and g against the step]({stem}-objective.png)",
+        ]
     if any(row.table == tables.UNSEEN for row in outcome.rows):
         parts += [
             "## Classes that training had not",

@@ -175,3 +175,9 @@ class _Encoded:
     def alone(self, active: int) -> bool:
         encoder = self.encoders[active]
         return encoder.base is not None and encoder.hash.unit
+
+    def other_length(self) -> str | None:
+        return None
+
+    def scored_apart(self) -> bool:
+        return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,20 @@ from numpy.typing import NDArray
 from flowhash.data import LabelledItems, Splits, unseen_classes
 from flowhash.errors import InputError
 from flowhash.evaluate.encoding import passes_of
+from flowhash.evaluate.intervals import over_seeds, place_of
 from flowhash.evaluate.lineup import Say, run_all
 from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.pictures import some_buckets, some_examples
 from flowhash.evaluate.plan import make_plan
 from flowhash.evaluate.sides import Side
 from flowhash.evaluate.trainings import Trainings
+from flowhash.networks import EmbeddingNetwork
 
 UNSEEN_SHARE = 0.2
+ONE_BASE_WORDS = (
+    "All seeds share the base of seed 0: they differ in the last layer's start and the batches of "
+    "stage 2 (and in where k-means starts), not in stage 1."
+)
 
 
 def reproduce(
@@ -29,7 +36,8 @@ def reproduce(
     *,
     preset: str = "cpu",
     seeds: int = 1,
-    unseen: bool = True,
+    one_base: bool = False,
+    unseen: bool | None = None,
     device: str = "auto",
     quiet: bool = False,
     say: Say = lambda words: None,
@@ -44,9 +52,11 @@ def reproduce(
         data: "cifar100" or "imagenet32".
         loss: "triplet" or "npairs".
         folder: for networks and their outputs.
-        preset: "paper" or "cpu".
+        preset: "paper", "method" or "cpu".
         seeds: how many trainings, with seeds 0, 1, …
-        unseen: whether to train on four fifths of the classes too and search the others.
+        one_base: train stage 1 with seed 0 only; the other seeds are of the stages on it.
+        unseen: whether to train on four fifths of the classes too and search the others; by
+            default with the preset cpu only, where that is short.
         device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
         say: is told what happens, line by line.
@@ -55,19 +65,28 @@ def reproduce(
         raise InputError(f"{splits.train.source} has no test split; expected one to search")
     if seeds < 1:
         raise InputError(f"seeds is {seeds}; expected one or more")
+    if one_base and preset == "cpu":
+        raise InputError(
+            "one_base is for the presets paper and method; cpu has one trunk for every loss and "
+            "trains last layers on it in seconds: leave one_base out"
+        )
     outcome = Outcome(class_names=splits.train.class_names)
+    first: Trainings | None = None
     for seed in range(seeds):
         plan = make_plan(data, loss, preset, seed, splits.train.classes)
-        outcome.words = plan.words
-        place = Path(folder) / f"seed-{seed}"
-        run = _Run(Trainings(plan, splits, place, device, quiet), seed, outcome, say)
-        run.seen()
-        if unseen:
+        outcome.words = (*plan.words, ONE_BASE_WORDS) if one_base and seeds > 1 else plan.words
+        place = Path(folder) / (f"seed-{seed}-on-0" if first else f"seed-{seed}")
+        trainings = Trainings(plan, splits, place, device, quiet, first)
+        if one_base:
+            first = first or trainings
+        _Run(trainings, seed, outcome, say).seen()
+        if unseen if unseen is not None else preset == "cpu":
             kept = unseen_classes(splits, UNSEEN_SHARE, seed)
             plan = make_plan(data, loss, preset, seed, kept.train.classes, unseen=True)
             outcome.words = plan.words
             trainings = Trainings(plan, kept, place / "unseen", device, quiet)
             _Run(trainings, seed, outcome, say).unseen()
+    outcome.rows = over_seeds(outcome.rows, outcome.draws)
     return outcome
 
 
@@ -104,6 +123,9 @@ class _Run:
         self.trainings.base()
         for k in self.experiment.active:
             self.trainings.encoder(k)
+        self.trainings.rival()
+        for k in self.experiment.active:
+            self.trainings.free(k)
 
     def _compare(
         self, table: str, items: LabelledItems, name: str, queries: LabelledItems | None
@@ -116,6 +138,7 @@ class _Run:
             self.seed, self.say,
         )  # fmt: skip
         self.outcome.rows += [trial.row for trial in trials]
+        self.outcome.draws |= {place_of(trial.row): trial.draws for trial in trials}
         if table == "test" and self.seed == 0:
             self.outcome.buckets = some_buckets(trials)
             self.outcome.examples = some_examples(comparison, trials, items)
@@ -129,7 +152,6 @@ class _Sides:
         self, trainings: Trainings, items: LabelledItems, name: str, queries: LabelledItems | None
     ) -> None:
         self.trainings, self.items, self.name, self.asked = trainings, items, name, queries
-        self.classifier = trainings.classifier()
 
     def database(self, active: int | None) -> Side:
         return self._side(self.items, self.name, active)
@@ -157,15 +179,26 @@ class _Sides:
         encoder = self.trainings.encoder(active)
         return encoder.base is not None and encoder.hash.unit
 
+    def other_length(self) -> str | None:
+        return "raw" if self.trainings.base().unit else "unit"
+
+    def scored_apart(self) -> bool:
+        return self.trainings.rival() is not None
+
     def _side(self, items: LabelledItems, name: str, active: int | None) -> Side:
-        embeddings = self.trainings.encoded(items, name, self.trainings.base())
-        activations: NDArray[np.float32] | None = None
-        start: NDArray[np.float32] | None = None
-        if active is not None:
-            network = self.trainings.encoder(active).hash
-            activations = self.trainings.encoded(items, name, network)
-            started = self.trainings.start(active)
-            if started is not None:
-                start = self.trainings.encoded(items, name, started)
-        scores = self.classifier.scores(embeddings)
-        return Side(np.asarray(embeddings), items.labels, activations, scores, start)
+        def made(network: EmbeddingNetwork | None) -> NDArray[np.float32] | None:
+            return None if network is None else self.trainings.encoded(items, name, network)
+
+        trainings = self.trainings
+        side = Side(
+            np.asarray(made(trainings.base())), items.labels,
+            scores=trainings.scores(items, name), other=made(trainings.other_length()),
+        )  # fmt: skip
+        if active is None:
+            return side
+        return replace(
+            side,
+            activations=made(trainings.encoder(active).hash),
+            start=made(trainings.start(active)),
+            free=made(trainings.free(active)),
+        )

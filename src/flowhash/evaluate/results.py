@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,23 @@ from flowhash.table.files import replace_file
 # The methods in the order of a table, and what people call them.
 METHODS = {
     "exhaustive": "exhaustive",
+    "exhaustive-raw": "exhaustive, raw vectors",
+    "exhaustive-unit": "exhaustive, unit vectors",
     "th": "Th",
     "vq": "VQ",
+    "vq-raw": "VQ, raw vectors",
+    "vq-unit": "VQ, unit vectors",
     "vq-train": "VQ, fitted on train",
     "ivf": "FAISS IVF, same scan",
     "classifier": "classifier",
     "start": "start, zero steps",
     "flowhash": "FlowHash",
+    "flowhash-free": "FlowHash, λ = 0",
     "flowhash-own": "FlowHash, ranked by itself",
 }
+
+
+Leads = dict[str, dict[str, list[float]]]  # by rival and quantity: an interval
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,12 @@ class Row:
         pr1_low: low end of the 95 % interval of Pr@1 minus exhaustive search's, in points, by a
             paired bootstrap over the queries; pr1_high is its high end, and so on. None in files
             of an older FlowHash.
-        leads: of FlowHash's rows: for every rival, named by ``rival_name``, the 95 % intervals
-            [low, high] of the differences to it in "suf", "pr1", "pr4" and "pr16"; empty for
-            others.
+        leads: of FlowHash's rows: for every rival, and for FlowHash with λ = 0, named by
+            ``rival_name``, the 95 % intervals [low, high] of the differences to it in "suf", "pr1",
+            "pr4" and "pr16"; empty for others.
+        over_seeds: the same, and for all methods those to exhaustive search, of the mean over all
+            seeds: draws of the queries and of the seeds. Every seed's row has the same ones; empty
+            for a single seed.
     """
 
     method: str
@@ -100,7 +111,8 @@ class Row:
     pr4_high: float | None = None
     pr16_low: float | None = None
     pr16_high: float | None = None
-    leads: dict[str, dict[str, list[float]]] = field(default_factory=dict, hash=False)
+    leads: Leads = field(default_factory=dict, hash=False)
+    over_seeds: Leads = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         """As a plain dict."""
@@ -129,6 +141,39 @@ def rivals(row: Row, rows: Iterable[Row]) -> list[Row]:
         and not is_ours(other.method)
         and (other.k in (None, row.k) or (other.method, other.k) == ("classifier", 1))
     ]
+
+
+def compared(row: Row, rows: Iterable[Row]) -> list[Row]:
+    """Whom the difference of a row is taken to: its rivals, and for FlowHash itself with λ = 0."""
+    rows = list(rows)
+    free = [
+        other
+        for other in rows
+        if row.method == "flowhash"
+        and (other.method, other.table, other.seed, other.k)
+        == ("flowhash-free", row.table, row.seed, row.k)
+    ]
+    return [*rivals(row, rows), *free]
+
+
+def lead_over(rows: Sequence[Row], name: str, field: str) -> tuple[float, float] | None:
+    """The interval of a difference to the rival called ``name``, over all seeds of a method.
+
+    That over draws of queries and seeds; of a single seed, or in files of an older FlowHash, the
+    one over queries, the widest of all seeds. None where a row has none.
+    """
+    drawn = widest(rows, lambda row: row.over_seeds.get(name, {}).get(field))
+    return drawn or widest(rows, lambda row: row.leads.get(name, {}).get(field))
+
+
+def widest(
+    rows: Sequence[Row], ends: Callable[[Row], Sequence[float] | None]
+) -> tuple[float, float] | None:
+    """The interval that holds those of all rows; None where a row has none."""
+    found = [pair for row in rows if (pair := ends(row)) is not None]
+    if not found or len(found) < len(rows):
+        return None
+    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def rival_name(rival: Row, row: Row) -> str:

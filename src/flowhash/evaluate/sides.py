@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ class Side:
         activations: of the hash network [n, d], if there is one.
         scores: of a classifier [n, classes], if there is one.
         start: of the hash network before its first step [n, d], where it does not start at random.
+        free: of a hash network that was trained with λ = 0 [n, d], if there is one.
+        other: the base network's embeddings [n, dim] as they are before they are given length one,
+            or given length one where ``embeddings`` are not.
     """
 
     embeddings: NDArray[np.float32]
@@ -29,13 +33,15 @@ class Side:
     activations: NDArray[np.float32] | None = None
     scores: NDArray[np.float32] | None = None
     start: NDArray[np.float32] | None = None
+    free: NDArray[np.float32] | None = None
+    other: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("labels", "activations", "scores", "start"):
-            array = getattr(self, name)
+        for field in fields(self):
+            array = getattr(self, field.name)
             if array is not None and len(array) != len(self.embeddings):
                 raise InputError(
-                    f"there are {len(self.embeddings)} embeddings and {len(array)} {name}; "
+                    f"there are {len(self.embeddings)} embeddings and {len(array)} {field.name}; "
                     "expected one of each an item"
                 )
 
@@ -44,10 +50,8 @@ class Side:
 
     def rows(self, chosen: slice | NDArray[np.int64]) -> Side:
         """Some of the items."""
-        return Side(
-            self.embeddings[chosen],
-            self.labels[chosen],
-            None if self.activations is None else self.activations[chosen],
-            None if self.scores is None else self.scores[chosen],
-            None if self.start is None else self.start[chosen],
-        )
+        parts: dict[str, Any] = {}
+        for field in fields(self):
+            array = getattr(self, field.name)
+            parts[field.name] = None if array is None else array[chosen]
+        return Side(**parts)

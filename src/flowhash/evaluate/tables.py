@@ -48,8 +48,15 @@ def bold_words(rows: Sequence[Row]) -> str:
     """What bold means in a table of these rows, or why nothing is bold."""
     if any(row.pr1_low is None for row in rows):
         return NO_INTERVALS
-    several = ", in every seed" if len({row.seed for row in rows}) > 1 else ""
-    return f"{BOLD}{several}."
+    return f"{BOLD}{_over_seeds_words(rows, ', in every seed')}."
+
+
+def _over_seeds_words(rows: Sequence[Row], otherwise: str) -> str:
+    """What an interval is over beside the queries, where there are several seeds."""
+    if len({row.seed for row in rows}) == 1:
+        return ""
+    drawn = any(row.over_seeds for row in rows)
+    return ", over draws of queries and of seeds" if drawn else otherwise
 
 
 def _seed_words(rows: Sequence[Row]) -> str:
@@ -86,8 +93,8 @@ def _grids(
     caption = f"{head}SUF and precision in %{main}. {explained}"
     grids = [make_grid(rows, paper, QUALITY, there, caption)]
     if bold != NO_INTERVALS:
-        widest = "; over seeds the widest" if len({row.seed for row in rows}) > 1 else ""
-        how = f"{BOOTSTRAP.format(count=RESAMPLES)}{widest}"
+        over = _over_seeds_words(rows, "; over seeds the widest")
+        how = f"{BOOTSTRAP.format(count=RESAMPLES)}{over}"
         for table, name in there.items():
             found = [row for row in rows if row.table == table]
             caption = (
@@ -212,10 +219,11 @@ def unseen(rows: Sequence[Row], *, title: str = "", form: str = "markdown") -> s
 def csv(rows: Sequence[Row]) -> str:
     """All plain fields of all rows, one line a row; floats with all digits, None as nothing.
 
-    ``Row.leads``, a table in itself, is in the JSON.
+    ``Row.leads`` and ``Row.over_seeds``, tables in themselves, are in the JSON.
     """
     text = io.StringIO()
-    names = [field.name for field in dataclasses.fields(Row) if field.name != "leads"]
+    tables = ("leads", "over_seeds")
+    names = [field.name for field in dataclasses.fields(Row) if field.name not in tables]
     writer = csv_module.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(row.to_json() for row in rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -33,20 +34,31 @@ class Trainings:
         folder: of this seed; a trunk in it serves all losses.
         device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
+        first: the trainings of another seed, whose base serves here too; None trains one.
     """
 
     def __init__(
-        self, plan: Plan, splits: Splits, folder: Path, device: str = "auto", quiet: bool = False
+        self,
+        plan: Plan,
+        splits: Splits,
+        folder: Path,
+        device: str = "auto",
+        quiet: bool = False,
+        first: Trainings | None = None,
     ) -> None:
         self.plan, self.splits, self.folder = plan, splits, folder
-        self.device, self.quiet = device, quiet
+        self.device, self.quiet, self.first = device, quiet, first
         self.own = folder / plan.experiment.loss
         self.encodings = Encodings(folder / "encoded", splits.preprocessing, device, quiet)
+        if first is not None:
+            self.encodings = first.encodings
         self._base: EmbeddingNetwork | None = None
         self._network: EmbeddingNetwork | None = None
         self._layers: Heads | None = None
         self._encoders: dict[int, Encoder] = {}
         self._starts: dict[int, EmbeddingNetwork] = {}
+        self._free: dict[int, EmbeddingNetwork] = {}
+        self._rival: EmbeddingNetwork | None = None
         self._linear: Linear | None = None
 
     @property
@@ -56,6 +68,8 @@ class Trainings:
 
     def base(self) -> EmbeddingNetwork:
         """The base network: the trunk, or a last layer of this loss on it."""
+        if self.first is not None:
+            return self.first.base()
         if self._base is None:
             if self.plan.trunk is None:
                 assert self.plan.base is not None
@@ -72,15 +86,27 @@ class Trainings:
             settings = dataclasses.replace(self.plan.hash, active=active)
             folder = self.own / f"k{active}"
             if self.plan.trunk is None:
-                self._encoders[active] = train(
-                    self.splits, settings, folder, base=self.base(), device=self.device,
-                    quiet=self.quiet,
-                )  # fmt: skip
+                self._encoders[active] = self._whole(settings, folder)
             else:
                 self._encoders[active] = self._heads().encoder(
                     settings, folder, self.base(), self.classifier().weights
                 )
         return self._encoders[active]
+
+    def free(self, active: int) -> EmbeddingNetwork | None:
+        """The hash network of one k that was trained with λ = 0; None if the plan has none."""
+        if not self.plan.free:
+            return None
+        if active not in self._free:
+            settings = dataclasses.replace(self.plan.hash, active=active, penalty=0.0)
+            self._free[active] = self._whole(settings, self.own / f"k{active}-free").hash
+        return self._free[active]
+
+    def _whole(self, settings: Settings, folder: Path) -> Encoder:
+        """Stage 2 from the base, backbone and all."""
+        return train(
+            self.splits, settings, folder, base=self.base(), device=self.device, quiet=self.quiet
+        )
 
     def start(self, active: int) -> EmbeddingNetwork | None:
         """The hash network of one k before its first step; None where it starts at random."""
@@ -129,6 +155,25 @@ class Trainings:
             self._linear = self._classifier()
         return self._linear
 
+    def rival(self) -> EmbeddingNetwork | None:
+        """The classifier that was fine-tuned from the base; None if the plan has none."""
+        if self._rival is None and self.plan.classifier is not None:
+            self._rival = self._whole(self.plan.classifier, self.own / "classifier").hash
+        return self._rival
+
+    def scores(self, items: LabelledItems, name: str) -> NDArray[np.float32]:
+        """Of the classes for a split [n, classes]: the rival's, or a linear classifier's."""
+        rival = self.rival()
+        if rival is not None:
+            return self.encoded(items, name, rival)
+        return self.classifier().scores(self.encoded(items, name, self.base()))
+
+    def other_length(self) -> EmbeddingNetwork:
+        """The base whose outputs have length one where it has them raw, and the reverse."""
+        other = copy.copy(self.base())
+        other.unit = not other.unit
+        return other
+
     def _classifier(self) -> Linear:
         weights = Checkpoints(self.base_folder / "base").load("best")
         stage = (self.plan.base or self.plan.trunk or self.plan.hash).base
@@ -151,6 +196,11 @@ class Trainings:
             "trunk": self.folder / "trunk" / "base",
             "base": self.own / "base" / "base",
             **{f"k = {k}": self.own / f"k{k}" / "hash" for k in self.plan.experiment.active},
+            **{
+                f"k = {k}, λ = 0": self.own / f"k{k}-free" / "hash"
+                for k in self.plan.experiment.active
+            },
+            "classifier": self.own / "classifier" / "hash",
         }
         found = {name: place / "last.json" for name, place in places.items()}
         spent = {
@@ -158,7 +208,7 @@ class Trainings:
             for name, path in found.items()
             if path.exists()
         }
-        return {**spent, "encoding": self.encodings.seconds()}
+        return spent if self.first else {**spent, "encoding": self.encodings.seconds()}
 
     def curves(self) -> dict[str, list[dict[str, Any]]]:
         """The lines of each training's ``metrics.jsonl``, by its name."""

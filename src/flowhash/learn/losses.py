@@ -19,9 +19,13 @@ from flowhash.networks.embedding import unit_vectors
 
 
 class MetricLoss(nn.Module):
-    """A loss on a batch of embeddings; ``unit`` says whether it works on unit vectors."""
+    """A loss on a batch of embeddings.
+
+    ``unit`` says whether it works on unit vectors, ``coded`` whether stage 2 solves for codes.
+    """
 
     unit: bool = True
+    coded: bool = True
 
     def forward(self, embeddings: Tensor, labels: Tensor, codes: Tensor | None = None) -> Tensor:
         """The loss, one number."""
@@ -153,6 +157,28 @@ class CrossEntropyLoss(MetricLoss):
         return functional.cross_entropy(
             self.scale * cosines, labels, label_smoothing=self.smoothing
         )
+
+
+class SoftmaxLoss(MetricLoss):
+    """A plain classifier: cross-entropy on the outputs, of which there is one for each class.
+
+    As the loss of stage 2 it makes the classes the buckets, without codes and without Algorithm 1:
+    the rival that every result of a hash network has to stand beside.
+
+    Args:
+        smoothing: share of the target that is spread over all classes.
+    """
+
+    unit = False
+    coded = False
+
+    def __init__(self, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+
+    def forward(self, embeddings: Tensor, labels: Tensor, codes: Tensor | None = None) -> Tensor:
+        """The mean cross-entropy."""
+        return functional.cross_entropy(embeddings, labels, label_smoothing=self.smoothing)
 
 
 def _of_library(**given: Any) -> Callable[..., MetricLoss]:

@@ -44,7 +44,8 @@ class Stage:
     """One stage of training.
 
     Attributes:
-        loss: its name; see ``flowhash.learn.losses.LOSSES``, and "cross-entropy" for stage 1.
+        loss: its name; see ``flowhash.learn.losses.LOSSES``, and "cross-entropy" for stage 1, or
+            "softmax", a plain classifier, whose outputs are the classes.
         outputs: of the last layer: m in stage 1, d buckets in stage 2.
         classes: n_c, classes in a batch.
         items: m, items of each of them.

@@ -19,7 +19,7 @@ from flowhash.learn.batches import Batches, Sampler, WithLabels
 from flowhash.learn.checkpoint import Checkpoints, PassingCheckpoints
 from flowhash.learn.coder import Coder
 from flowhash.learn.loop import Job, run
-from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, make_loss
+from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
 from flowhash.learn.processes import Processes, join
 from flowhash.learn.sampler import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
@@ -118,7 +118,8 @@ class Stages:
         stage, settings = self.settings.hash, self.settings
         network, loss = self.start(base, backbone)
         job = self._job("hash", stage, network, loss, HASH)
-        job.coder = Coder(settings.active, settings.penalty)
+        if loss.coded:
+            job.coder = Coder(settings.active, settings.penalty)
         ranker = base if settings.rank == "base" else None
         job.validate = self._validation(stage, settings.active, ranker)
         job.before = record.get("journal", 0)
@@ -162,17 +163,31 @@ class Stages:
         return run(job, self.settings, self.folder, self.processes, self.quiet)
 
     def _loss(self, stage: Stage) -> MetricLoss:
-        if stage.loss == "cross-entropy":
-            if self.pairs is not None:
-                raise InputError(
-                    "the loss is cross-entropy, which tells classes apart, but the data are pairs; "
-                    "choose triplet or npairs"
-                )
-            options = stage.loss_options
-            loss: MetricLoss = CrossEntropyLoss(self.splits.train.classes, stage.outputs, **options)
+        options = stage.loss_options
+        if stage.loss in ("cross-entropy", "softmax"):
+            self._check_classes(stage)
+            loss: MetricLoss = (
+                SoftmaxLoss(**options)
+                if stage.loss == "softmax"
+                else CrossEntropyLoss(self.splits.train.classes, stage.outputs, **options)
+            )
         else:
-            loss = make_loss(stage.loss, **stage.loss_options)
+            loss = make_loss(stage.loss, **options)
         return loss.to(self.processes.device)
+
+    def _check_classes(self, stage: Stage) -> None:
+        """Refuse a classifier's loss where there is nothing to classify, or no output for it."""
+        if self.pairs is not None:
+            raise InputError(
+                f"the loss is {stage.loss}, which tells classes apart, but the data are pairs; "
+                "choose triplet or npairs"
+            )
+        classes = self.splits.train.classes
+        if stage.loss == "softmax" and stage.outputs != classes:
+            raise InputError(
+                f"the loss is softmax with {stage.outputs} outputs, but there are {classes} "
+                "classes; expected one output for each"
+            )
 
     def _backbone(self, given: nn.Module | None) -> nn.Module:
         if given is not None:

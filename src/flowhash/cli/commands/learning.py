@@ -121,12 +121,25 @@ def reproduce(
     folder: options.Folder = None,
     loss: Annotated[str, typer.Option(help="triplet or npairs.")] = "triplet",
     preset: Annotated[
-        str, typer.Option(help="paper, the paper's training, or cpu, another one for two cores.")
+        str,
+        typer.Option(
+            help="paper, the paper's training (a GPU and days); method, the same with a smaller "
+            "network and fewer steps (two cores, some hours); cpu, a classifier's buckets, refined "
+            "(two cores, an hour)."
+        ),
     ] = "cpu",
     seeds: Annotated[int, typer.Option(min=1, help="How many trainings, with seeds 0, 1, …")] = 1,
+    one_base: Annotated[
+        bool, typer.Option("--one-base", help="All seeds share stage 1 of seed 0.")
+    ] = False,
     unseen: Annotated[
-        bool, typer.Option(help="Train on four fifths of the classes too, search the others.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Train on four fifths of the classes too, search the others; by default with the "
+            "preset cpu only.",
+            show_default=False,
+        ),
+    ] = None,
     figure: Annotated[bool, typer.Option(help="Measure the solver for Figure 2.")] = True,
     results: Annotated[
         Path | None, typer.Option(help="Where tables, figures and report go; OUT/results if not.")
@@ -145,5 +158,5 @@ def reproduce(
     """
     from flowhash.cli.reproduce import Plan, reproduce
 
-    plan = Plan(data, loss, preset, seeds, unseen, figure)
+    plan = Plan(data, loss, preset, seeds, one_base, unseen, figure)
     reproduce(context, plan, opening(context), out, results, device, Reply(quiet, as_json))

@@ -30,13 +30,18 @@ if TYPE_CHECKING:
 # Colour and marker of each method: shapes tell them apart where colours do not.
 LOOKS = {
     "exhaustive": (INK, "*"),
+    "exhaustive-raw": (INK, "*"),
+    "exhaustive-unit": (INK, "*"),
     "th": (ORANGE, "v"),
     "vq": (SKY, "s"),
+    "vq-raw": (SKY, "8"),
+    "vq-unit": (SKY, "8"),
     "vq-train": (GREEN, "D"),
     "ivf": (PURPLE, "P"),
     "classifier": (BLUE, "^"),
     "start": (GREY, "X"),
     "flowhash": (VERMILION, "o"),
+    "flowhash-free": (VERMILION, "h"),
     "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see _style
 }
 PRECISIONS: tuple[tuple[str, Value], ...] = (

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 Lines = Sequence[Mapping[str, Any]]
 Curves = Mapping[str, Lines]
 
+# What Algorithm 1 is about; only stage 2 has them.
+OBJECTIVES = {
+    "bound_gap": ("M(θ)", "The gap of Theorem 1, m·ĝ + M ≥ g; the paper says that it falls."),
+    "class_objective": ("ĝ", "The objective of the class means, which the flow minimises exactly."),
+    "item_objective": ("g", "The objective of the items of a batch, with the same codes."),
+}
 SMOOTH = 40  # lines of a journal from which single batches are noise
 POINTS = 500  # of a curve, at most: more are not seen, and make the file large
 
@@ -52,6 +58,10 @@ def curve_charts(curves: Curves, stage: str, number: int) -> list[Chart]:
             _chart(own, "suf", f"speedup-{number}", f"{stage}: validation SUF against step",
                    "Speed-up factor on the validation split, logarithmic.", "SUF", log=True)
         )  # fmt: skip
+    found += [
+        _chart(own, key, f"{key}-{number}", f"{stage}: {head} against step", words, head)
+        for key, (head, words) in OBJECTIVES.items()
+    ]
     return [chart for chart in found if chart is not None]
 
 
@@ -65,14 +75,14 @@ def _chart(
     scale: float = 1,
     log: bool = False,
 ) -> Chart | None:
-    series = {training: _series(lines, key) for training, lines in curves.items()}
-    series = {training: found for training, found in series.items() if found[0].size}
-    if not series:
+    every = {training: series(lines, key) for training, lines in curves.items()}
+    drawn = {training: found for training, found in every.items() if found[0].size}
+    if not drawn:
         return None
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
-        for place, (training, (steps, values)) in enumerate(series.items()):
+        for place, (training, (steps, values)) in enumerate(drawn.items()):
             _curve(axes, place, training, steps, scale * values)
         if log:
             axes.set_yscale("log")
@@ -81,13 +91,14 @@ def _chart(
         plain_numbers(axes.xaxis)
         axes.set_xlabel("step")
         axes.set_ylabel(axis)
-        legend_below(figure, axes, 1 if max(map(len, series)) > 20 else 2)
+        legend_below(figure, axes, 1 if max(map(len, drawn)) > 20 else 2)
 
     # Every line of the legend takes from the height.
-    return draw(name, label, caption, paint, 3.2 + 0.1 * len(series))
+    return draw(name, label, caption, paint, 3.2 + 0.1 * len(drawn))
 
 
-def _series(lines: Lines, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def series(lines: Lines, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps and values of one quantity, of the lines that have it."""
     found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     pairs = np.asarray(found, np.float64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
