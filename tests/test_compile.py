@@ -18,7 +18,7 @@ from numba.core import event
 from flowhash import bars
 from flowhash.compile import Notice
 
-WORDS = "compiles kernels for their first use, once: 40 to 60 s"
+WORDS = "compiles some of its kernels, each once, at its first use: all of them take 40 to 60 s"
 SOURCE = """
 from flowhash.compile import kernel
 @kernel

@@ -42,8 +42,8 @@ class Notice(event.Listener):
         self.said = True
         # A warning, because lower levels are shown only to those who ask for them.
         LOG.warning(
-            "FlowHash compiles kernels for their first use, once: 40 to 60 s for all of them on a "
-            "quiet machine; later processes load them"
+            "FlowHash compiles some of its kernels, each once, at its first use: all of them take "
+            "40 to 60 s on a quiet machine; later processes load them"
         )
 
     def on_end(self, compiling: Any) -> None:

@@ -30,7 +30,7 @@ from flowhash.errors import DamagedFileError, InputError
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from flowhash.table import HashTable
 from tests.encoder import encoders
-from tests.encoder.encoders import KINDS, Own, items_of, make
+from tests.encoder.encoders import DIM, KINDS, Own, items_of, make
 
 SCRIPT = Path(encoders.__file__)
 
@@ -564,3 +564,50 @@ def test_a_saved_encoder_is_loaded_without_a_call(tmp_path: Path, calls: list[An
     encoder.save(tmp_path)
     assert Encoder.load(tmp_path).fingerprint == encoder.fingerprint
     assert not calls
+
+
+@pytest.mark.parametrize("metric", ["cosine", "inner"])
+def test_angles_and_products_of_moved_vectors_are_refused(metric: str) -> None:
+    hashing = make("mlp").hash
+    plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": DIM}), None)
+    moved, same = (
+        Encoder(plain, hashing, Preprocessing("vectors", mean=np.float32([mean] * DIM)), 2)
+        for mean in (3.0, 0.0)
+    )
+    with pytest.raises(InputError, match=r"subtracts a mean .* choose euclidean, or learn with"):
+        moved.create_table(metric=metric)
+    assert same.create_table(metric=metric).metric == metric
+    assert moved.create_table().metric == "euclidean"
+    # A learned embedding has angles of its own.
+    learned = Encoder(make("mlp").base, hashing, moved.preprocessing, 2)
+    assert learned.create_table(metric=metric).metric == metric
+
+
+FORKS = """
+import os, sys
+import numpy as np
+import torch
+from flowhash.encoder import Encoder
+
+torch.set_num_threads(2)
+encoder = Encoder.load(sys.argv[1])
+items = np.ones((4000, encoder.input_dim), np.float32)
+expected = encoder.encode(items).activations  # which wakes the threads
+child = os.fork()
+if child == 0:
+    found = encoder.encode(items).activations
+    os._exit(0 if np.allclose(found, expected, atol=1e-4) else 3)
+_, status = os.waitpid(child, 0)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_of_a_fork_encodes_too(tmp_path: Path) -> None:
+    """Threads stay behind in a fork; torch would wait for them for ever."""
+    wide = build_backbone({"name": "mlp", "inputs": 64, "hidden": [256, 256]})
+    encoder = Encoder(None, EmbeddingNetwork(wide, 128), Preprocessing("vectors"), 2)
+    encoder.save(tmp_path / "encoder")
+    done = subprocess.run(  # the time is against hanging only
+        [sys.executable, "-c", FORKS, str(tmp_path / "encoder")], timeout=300, check=False
+    )
+    assert done.returncode == 0

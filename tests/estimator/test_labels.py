@@ -73,6 +73,20 @@ def test_items_without_a_label_are_found_but_not_learned_from(kind: str, tmp_pat
     np.testing.assert_array_equal(again._numbers[added], hasher._numbers)
 
 
+def test_neighbours_without_a_label_do_not_count_in_a_score() -> None:
+    rows, labels = clouds(spread=1.0)
+    known = np.arange(len(labels)) % 3 > 0
+    hasher = quick(n_neighbors=5).fit(
+        rows, [int(label) if there else None for label, there in zip(labels, known, strict=True)]
+    )
+    right = labelled = 0
+    for query, near in enumerate(hasher.kneighbors(rows, return_distance=False).tolist()):
+        right += sum(labels[item] == labels[query] for item in near if known[item])
+        labelled += sum(known[item] for item in near)
+    assert 0 < labelled < 5 * len(labels)  # or nothing is tested
+    assert hasher.score(rows, labels) == pytest.approx(right / labelled)
+
+
 def test_refuses_labels_of_which_none_is_known() -> None:
     rows, labels = clouds()
     hasher = quick().fit(rows, labels)

@@ -221,7 +221,7 @@ def _try(encoder: Encoder, items: Collection, source: Source, device: str) -> No
     try:
         encoder.encode(items.take(np.arange(1)), device=device)
     except InputError as error:
-        raise InputError(f"{source.source} does not fit the encoder {error}") from error
+        raise InputError(f"{source.source} does not fit the encoder: {error}") from error
 
 
 def _identity(items: Collection, source: Source) -> list[Any]:

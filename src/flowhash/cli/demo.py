@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -77,10 +78,19 @@ def _can_learn(reply: Reply, alone: bool) -> bool:
     return True
 
 
+def _command() -> str:
+    """What starts this command from here; an environment that is not active has it in a folder."""
+    path = Path(sys.argv[0])
+    if shutil.which("flowhash") is not None or path.name != "flowhash" or not path.exists():
+        return "flowhash"
+    here = Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
+
+
 def _answer(found: Learned, seconds: float, reply: Reply) -> None:
     title = f"Each test {found.classes} searched among the others"
     reply.show(rows_table(found.outcome, "test", title))
-    page = f"flowhash serve {shlex.quote(str(found.table))} --open"
+    page = f"{_command()} serve {shlex.quote(str(found.table))} --open"
     facts = {
         "rows": [asdict(row) for row in found.outcome.rows], "report": found.report,
         "encoder": found.encoder, "table": found.table, "items": found.items, "page": page,

@@ -209,7 +209,7 @@ def _opened(
     try:
         encoder.encode(found.take(np.arange(1)), device=device)
     except InputError as error:
-        raise InputError(f"{source} does not fit the encoder {error}") from error
+        raise InputError(f"{source} does not fit the encoder: {error}") from error
     return found
 
 

@@ -202,7 +202,8 @@ def _npy_head(file: IO[bytes], name: str) -> Head:
     if head.dtype.hasobject:
         raise InputError(
             f"{name} holds Python objects, which are not read; save it as text or numbers, for "
-            "example values.astype(str)"
+            "example values.astype(str). Labels that are missing (None) would become a class: "
+            "leave these rows out where you learn"
         )
     if any(isinstance(side, bool) or side < 0 for side in head.shape):
         raise ValueError(f"its header tells of the shape {head.shape}")

@@ -23,6 +23,7 @@ def create_table(
     encoder: Encoder, path: str | Path | None, options: dict[str, Any]
 ) -> HashTable | RemoteEngine:
     """An empty table with the encoder's sizes and fingerprint."""
+    _check_metric(encoder, options.get("metric", "euclidean"))
     sizes: dict[str, Any] = {
         "buckets": encoder.buckets,
         "dim": encoder.dim,
@@ -32,6 +33,18 @@ def create_table(
     if isinstance(path, str) and is_address(path):
         return create_engine(path, **sizes, **options)
     return HashTable.create(path, **sizes, **options)
+
+
+def _check_metric(encoder: Encoder, metric: Any) -> None:
+    """Refuse angles and products of vectors that the encoder has moved: they are other ones."""
+    moved = bool(np.any(encoder.preprocessing.mean))
+    as_it_is = encoder.base is not None and encoder.base.passes_through
+    if metric in ("cosine", "inner") and as_it_is and moved:
+        raise InputError(
+            f"metric is {metric!r}, but this encoder subtracts a mean from the vectors and ranks "
+            "by what is left, whose angles and products are other ones; choose euclidean, or learn "
+            f'with FlowHasher(metric="{metric}")'
+        )
 
 
 def check_table(encoder: Encoder, table: Engine) -> None:

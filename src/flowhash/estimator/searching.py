@@ -134,6 +134,8 @@ class SearchMixin:
     def score(self, X: Any, y: Any) -> float:  # noqa: N803
         """Pr@n_neighbors: the share of the queries' neighbours that have their label.
 
+        Neighbours without a label count neither as right nor as wrong.
+
         Args:
             X: queries that are not in the table [n, features].
             y: their labels; one that fit did not see is never found. Queries whose label is None
@@ -156,8 +158,9 @@ class SearchMixin:
                 "as wrong; give stratified, shuffled folds to a cross-validation",
                 stacklevel=2,
             )
-        same = self._numbers[ids] == wanted[:, None]
-        return float((same & (wanted >= 0)[:, None]).mean())
+        found = self._numbers[ids]
+        right = (found == wanted[:, None]) & (wanted >= 0)[:, None]
+        return float(right.sum() / max(1, (found >= 0).sum()))
 
     def _items(self, values: Any) -> NDArray[np.float32]:
         return read_items(self, values, reset=False, unit=self.effective_metric_ == "cosine")

@@ -19,7 +19,6 @@ from flowhash.errors import DamagedFileError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
-from flowhash.networks.vectors import Plain
 from flowhash.table.files import replace_file
 
 BATCH = 500  # images that go through a network at once
@@ -136,7 +135,7 @@ def _short(content: bytes) -> str:
 
 def passes_of(network: EmbeddingNetwork) -> int:
     """Forward passes that one item takes: none for vectors as they are, more for several views."""
-    if isinstance(network.backbone, Plain) and isinstance(network.head, nn.Identity):
+    if network.passes_through:
         return 0
     return int(getattr(network.backbone, "passes", 1))
 

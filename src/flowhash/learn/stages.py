@@ -27,7 +27,6 @@ from flowhash.learn.start import class_directions, start_at_classes
 from flowhash.learn.validate import Validation, embed
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from flowhash.networks.build import VECTOR_BACKBONES
-from flowhash.networks.vectors import Plain
 
 BASE, HASH = 1, 2  # numbers of the stages, for seeds
 
@@ -134,8 +133,7 @@ class Stages:
         torch.manual_seed(settings.seed + 1)  # the same head, whether stage 1 ran here or before
         loss = self._loss(stage)
         # Vectors that rank as they are have no network to start from.
-        plain = isinstance(base.backbone, Plain) and isinstance(base.head, nn.Identity)
-        features = self._backbone(backbone) if plain else copy.deepcopy(base.backbone)
+        features = self._backbone(backbone) if base.passes_through else copy.deepcopy(base.backbone)
         for parameter in features.parameters():  # encoders and frozen stages hold them still
             parameter.requires_grad_(True)
         network = EmbeddingNetwork(features, stage.outputs, loss.unit).to(self.processes.device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError
+from flowhash.networks.vectors import Plain
 
 SHORTEST = 1e-6  # rows that are shorter count as zero
 
@@ -57,6 +58,11 @@ class EmbeddingNetwork(nn.Module):
             "outputs": None if headless else self.outputs,
             "unit": self.unit,
         }
+
+    @property
+    def passes_through(self) -> bool:
+        """Whether it gives vectors as they are: no backbone, no last layer."""
+        return isinstance(self.backbone, Plain) and isinstance(self.head, nn.Identity)
 
     def forward(self, items: Tensor) -> Tensor:
         """The embeddings [n, outputs]."""

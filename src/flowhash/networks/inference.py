@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, reason
+
+# The threads of OpenMP stay behind when a process forks: a child that computes with several waits
+# for them for ever. Searches in a child, as multiprocessing's on Linux, go on with one.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 # Words of errors about an item's shape, and of those about the machine, which may name sizes too.
 OF_SHAPES = ("shape", "size", "dim", "channel", "expected", "indices", "elements")
