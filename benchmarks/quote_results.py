@@ -103,7 +103,9 @@ def put(path: Path, mark: str, body: str) -> None:
 
 
 if __name__ == "__main__":
-    read = {loss: read_rows(RESULTS / f"cifar100-{loss}.json") for loss in LOSSES}
+    read = {
+        loss: read_rows(RESULTS / f"cifar100-{loss}-refined-classifier.json") for loss in LOSSES
+    }
     put(README, "results", results(read))
     measured = speed_ups(read["triplet"], LOSSES["triplet"])
     if measured is None:

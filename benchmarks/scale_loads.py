@@ -33,7 +33,7 @@ def trained_skews(results: Path) -> dict[int, float]:
     """For each k the larger skew of the two losses: trained CIFAR-100 codes, the train table."""
     found: dict[int, float] = {}
     for loss in ("triplet", "npairs"):
-        for row in json.loads((results / f"cifar100-{loss}.json").read_text()):
+        for row in json.loads((results / f"cifar100-{loss}-refined-classifier.json").read_text()):
             if row["method"] == "flowhash" and row["table"] == "train":
                 skew = row["expected"] / row["suf"]
                 found[row["k"]] = max(found.get(row["k"], 0.0), skew)

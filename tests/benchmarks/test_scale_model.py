@@ -189,7 +189,7 @@ def test_rows_of_postgresql(
 
 def test_the_skews_are_those_of_trained_codes(model: Any) -> None:
     skews = model.trained_skews(RESULTS)
-    rows = json.loads((RESULTS / "cifar100-triplet.json").read_text())
+    rows = json.loads((RESULTS / "cifar100-triplet-refined-classifier.json").read_text())
     (row,) = (r for r in rows if (r["method"], r["table"], r["k"]) == ("flowhash", "train", 1))
     assert skews[1] == pytest.approx(256 / row["suf"])
     assert sorted(skews) == [1, 2, 3, 4]

@@ -21,6 +21,7 @@ class Outcome:
         curves: of the first seed's trainings.
         seconds: of each training, by name.
         class_names: one a class.
+        kind: what was trained, in a few words.
         words: how the training differs from the paper's.
         evaluation: seconds that the evaluation took.
     """
@@ -32,5 +33,6 @@ class Outcome:
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
+    kind: str = "measured"
     words: tuple[str, ...] = ()
     evaluation: float = 0.0

@@ -62,8 +62,8 @@ def write_reproduction(
     if has_objectives(outcome.curves):
         written += objective_figure(outcome.curves, f"{stem}-objective")
     page = Report(
-        f"FlowHash on {experiment.title}", outcome.rows, facts, paper, outcome.buckets,
-        outcome.examples, outcome.curves, outcome.class_names, (*outcome.words, RULES),
+        f"FlowHash on {experiment.title}: {outcome.kind}", outcome.rows, facts, paper,
+        outcome.buckets, outcome.examples, outcome.curves, outcome.class_names, (*outcome.words, RULES),
     )  # fmt: skip
     written.append(write_report(page, _named(stem, ".html")))
     return written
@@ -126,7 +126,7 @@ def _markdown(
     head = [f"- {name}: `{value}`" if name == "command" else f"- {name}: {value}"
             for name, value in facts]  # fmt: skip
     parts = [
-        f"# {experiment.title}: measured, beside the paper's table",
+        f"# {experiment.title}: {outcome.kind}, beside the paper's table",
         "Written by the command below; do not edit by hand. The same rows for machines: "
         f"[{stem}.json]({stem}.json), [{stem}.csv]({stem}.csv); for a paper: "
         f"[{stem}.tex]({stem}.tex).",

@@ -92,6 +92,15 @@ class Plan:
     free: bool = False
 
     @property
+    def kind(self) -> str:
+        """What it shows, in a few words."""
+        return {
+            "paper": "the paper's training",
+            "method": "the paper's method, on two cores",
+            "cpu": "a classifier's buckets, refined",
+        }[self.preset]
+
+    @property
     def stem(self) -> str:
         """What the names of its results begin with; they say what it is."""
         kind = {"paper": "", "method": "-method", "cpu": "-refined-classifier"}[self.preset]

@@ -74,6 +74,7 @@ def reproduce(
     first: Trainings | None = None
     for seed in range(seeds):
         plan = make_plan(data, loss, preset, seed, splits.train.classes)
+        outcome.kind = plan.kind
         outcome.words = (*plan.words, ONE_BASE_WORDS) if one_base and seeds > 1 else plan.words
         place = Path(folder) / (f"seed-{seed}-on-0" if first else f"seed-{seed}")
         trainings = Trainings(plan, splits, place, device, quiet, first)
