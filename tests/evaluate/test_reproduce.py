@@ -72,7 +72,7 @@ def test_from_nothing_to_files(finished: Finished, tmp_path: Path) -> None:
     assert {path.name for path in written} == {
         f"cifar100-npairs{ending}"
         for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", "-objective.svg",
-                       "-objective.png", ".html")
+                       "-objective.png", "-objective.csv", ".html")
     }  # fmt: skip
     rows = json.loads((tmp_path / "results" / "cifar100-npairs.json").read_text())
     assert len(rows) == len(outcome.rows)
@@ -363,7 +363,7 @@ def test_the_method_from_nothing_to_files(short: None, pictures: Splits, tmp_pat
     assert {path.name for path in written} == {
         f"cifar100-triplet-method{ending}"
         for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", "-objective.svg",
-                       "-objective.png", ".html")
+                       "-objective.png", "-objective.csv", ".html")
     }  # fmt: skip
     page = (tmp_path / "results" / "cifar100-triplet-method.md").read_text()
     for words in (

@@ -63,7 +63,8 @@ def write_reproduction(
         written += objective_figure(outcome.curves, f"{stem}-objective")
     page = Report(
         f"FlowHash on {experiment.title}: {outcome.kind}", outcome.rows, facts, paper,
-        outcome.buckets, outcome.examples, outcome.curves, outcome.class_names, (*outcome.words, RULES),
+        outcome.buckets, outcome.examples, outcome.curves, outcome.class_names,
+        (*outcome.words, RULES),
     )  # fmt: skip
     written.append(write_report(page, _named(stem, ".html")))
     return written

@@ -1,0 +1,60 @@
+"""The verdicts of benchmarks/paper_claims.py follow from intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluate.test_tables import row
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def paper_claims(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("paper_claims")
+
+
+def rows(lead: tuple[float, float]) -> list[Any]:
+    """Both tables, k = 1, FlowHash ahead of everybody by an interval."""
+    names = ("exhaustive", "th", "vq", "vq-raw", "flowhash-free")
+    ends = {name: list(lead) for name in ("suf", "pr1", "pr4", "pr16")}
+    found = []
+    for table in ("train", "test"):
+        found += [row("exhaustive", table, None), row("flowhash-free", table, nmi=1.0)]
+        found += [row(name, table) for name in ("th", "vq", "vq-raw", "classifier")]
+        ours = row("flowhash", table, suf=99.0, nmi=70.0)
+        found.append(dataclasses.replace(ours, leads={name: dict(ends) for name in names}))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lead", "expected"),
+    [((0.1, 1.0), "shown"), ((-0.1, 1.0), "not shown"), ((-2.0, -0.1), "contradicted")],
+)
+def test_verdicts_follow_from_the_intervals(
+    paper_claims: Any, tmp_path: Path, lead: tuple[float, float], expected: str
+) -> None:
+    gaps = {"shown": (9.0, 3.0), "not shown": (9.0, 12.0), "contradicted": (3.0, 9.0)}[expected]
+    lines = ["training,step,bound_gap,class_objective,item_objective"]
+    # One k falls; the other as the case has it.
+    lines += [f'"k = 1",{step},{gaps[step > 5]},0.0,0.0' for step in range(1, 11)]
+    other = (9.0, 3.0) if expected != "contradicted" else gaps
+    lines += [f'"k = 2",{step},{other[step > 5]},0.0,0.0' for step in range(1, 11)]
+    (tmp_path / "cifar100-triplet-method-objective.csv").write_text("\n".join(lines))
+    found = paper_claims.claims({"triplet": rows(lead)}, tmp_path)
+    verdicts = {claim.says: claim.verdict for claim in found}
+    for words in ("more precise than exhaustive", "a larger SUF than Th", "a larger Pr@1 than Th",
+                  "spread over the buckets", "M(θ) falls"):  # fmt: skip
+        (says,) = [says for says in verdicts if words in says]
+        assert verdicts[says] == expected, says
+    (says,) = [says for says in verdicts if "the speed-up factor" in says]
+    assert verdicts[says] == "shown"  # 99 is above the paper's, whatever the intervals
+    text = paper_claims.page(found, 1)
+    assert text.count("\n| ") == len(found) + 1
+    assert "one seed" in text
