@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import flowhash.data.imagenet as imagenet
 from flowhash.data import imagenet32
@@ -32,9 +35,9 @@ def content(name: str) -> dict[str, Any]:
     return {"data": data, "labels": labels, "mean": data.mean(axis=0)}
 
 
-def write(folder: Path, name: str, form: str) -> Path:
+def write(folder: Path, name: str, form: str, made: dict[str, Any] | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    made = content(name)
+    made = content(name) if made is None else made
     if form == "pickle":
         made["labels"] = made["labels"].tolist()
         (folder / name).write_bytes(pickle.dumps(made, 2))
@@ -72,8 +75,118 @@ def test_files_are_read_and_split(tmp_path: Path, form: str) -> None:
         mean = train.astype(np.float64).mean(axis=0) / 255
         np.testing.assert_allclose(splits.preprocessing.mean, mean, atol=1e-7)
     copies = list(tmp_path.rglob("*.npy"))
-    assert len(copies) == {"stored": 0, "compressed": 11, "pickle": 22}[form]
+    assert len(copies) == {"stored": 0, "compressed": 11, "pickle": 33}[form]
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("form", ["stored", "compressed", "pickle"])
+def test_the_mean_is_the_one_that_the_files_store(tmp_path: Path, form: str) -> None:
+    """Which is not that of the images here; the official val file has none."""
+    mean = np.random.default_rng(0).uniform(0, 255, 3072)
+    for name in NAMES:
+        made = {**content(name), "mean": mean}
+        if name == "val_data":
+            del made["mean"]
+        write(tmp_path, name, form, made)
+    for _ in range(2):  # converted, then from the cache
+        splits = open_small(tmp_path)
+        found = splits.preprocessing(splits.test.take(np.arange(20)))
+        expected = (content("val_data")["data"].astype(np.float64) - mean) / 255
+        np.testing.assert_allclose(found, expected.reshape(-1, 3, 32, 32), atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["stored", "pickle"])
+def test_without_a_mean_it_is_that_of_the_training_images(tmp_path: Path, form: str) -> None:
+    for name in NAMES:
+        made = {**content(name), "mean": np.full(3072, 7.0)}
+        if name == NAMES[3]:
+            del made["mean"]
+        write(tmp_path, name, form, made)
+    for _ in range(2):
+        train = np.concatenate([pixels(name) for name in NAMES[:9]]).astype(np.float64)
+        found = open_small(tmp_path).preprocessing.mean
+        np.testing.assert_allclose(found, train.mean(axis=0) / 255, atol=1e-7)
+
+
+def test_what_a_cache_of_before_lacks_is_added(tmp_path: Path) -> None:
+    """Older versions kept data and labels only."""
+    mean = np.full(3072, 9.0)
+    for name in NAMES:
+        write(tmp_path, name, "pickle", {**content(name), "mean": mean})
+    open_small(tmp_path)
+    for path in tmp_path.glob("*.mean.*.npy"):
+        path.unlink()
+    np.testing.assert_allclose(open_small(tmp_path).preprocessing.mean, 9 / 255, atol=1e-7)
+
+
+@pytest.mark.parametrize("form", ["stored", "pickle"])
+@pytest.mark.parametrize(
+    ("mean", "words"),
+    [
+        (np.zeros(12288), r"train_data_batch_2.*: mean has shape \(12288,\) and dtype float64"),
+        (np.full(3072, -1.0), r"train_data_batch_2.*: mean has -1.0 at 0; expected 0 to 255"),
+        (np.full(3072, np.nan), r"train_data_batch_2.*: mean has nan at 0"),
+        (np.zeros(3072, bool), "train_data_batch_2.*: mean has shape .* dtype bool"),
+    ],
+)
+def test_a_mean_that_is_none_is_named(tmp_path: Path, form: str, mean: Any, words: str) -> None:
+    for name in NAMES:
+        made = content(name)
+        if name == "train_data_batch_2":
+            made["mean"] = mean
+        write(tmp_path, name, form, made)
+    with pytest.raises(DamagedFileError, match=words):
+        open_small(tmp_path)
+
+
+def test_a_pickled_mean_that_is_no_array_is_named(tmp_path: Path) -> None:
+    for name in NAMES:
+        write(tmp_path, name, "pickle", {**content(name), "mean": "grey"})
+    with pytest.raises(DamagedFileError, match="train_data_batch_1: 'mean' is not an array"):
+        open_small(tmp_path)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    held=st.lists(st.integers(0, 5), min_size=CLASSES, max_size=CLASSES).filter(any),
+    sizes=st.lists(st.integers(0, 4), min_size=9, max_size=9).filter(any),
+    per_class=st.integers(1, 4),
+    seed=st.integers(0, 3),
+)
+def test_files_of_any_sizes(held: list[int], sizes: list[int], per_class: int, seed: int) -> None:
+    """A class gives what it has, if that is less; means of the files weigh by their images."""
+    generator = np.random.default_rng(seed)
+
+    def made(labels: Any) -> dict[str, Any]:
+        data = generator.integers(0, 256, (len(labels), 3072), np.uint8)
+        mean = data.mean(axis=0) if len(data) else np.full(3072, 255.0)
+        return {"data": data, "labels": np.asarray(labels, np.int64), "mean": mean}
+
+    last = made(generator.permutation(np.repeat(np.arange(1, CLASSES + 1), held)))
+    contents = [made(generator.integers(1, CLASSES + 1, size)) for size in sizes]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, one in zip(NAMES, [*contents, last, made([1])], strict=True):
+            write(Path(folder), name, "stored", one)
+        splits = imagenet32(folder, seed=seed, per_class=per_class)
+    found = np.bincount(splits.validation.labels, minlength=CLASSES)
+    assert found.tolist() == [min(count, per_class) for count in held]
+    known = {
+        (label - 1, image.tobytes())
+        for label, image in zip(
+            last["labels"].tolist(),
+            last["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1),
+            strict=True,
+        )
+    }
+    taken = splits.validation.take(np.arange(len(splits.validation)))
+    labelled = list(zip(splits.validation.labels.tolist(), taken, strict=True))
+    chosen = {(label, image.tobytes()) for label, image in labelled}
+    assert len(chosen) == len(labelled)
+    assert chosen <= known
+    every = np.concatenate([one["data"] for one in contents]).reshape(-1, 3, 32, 32)
+    np.testing.assert_allclose(
+        splits.preprocessing.mean, every.mean(axis=0).transpose(1, 2, 0) / 255, atol=1e-6
+    )
 
 
 def test_stored_files_are_mapped_in_place(tmp_path: Path) -> None:
@@ -181,5 +294,5 @@ def test_other_contents_are_named(tmp_path: Path) -> None:
         with pytest.raises(DamagedFileError, match=words):
             open_small(tmp_path)
     write(tmp_path, "val_data", "pickle")
-    with pytest.raises(InputError, match="train_data_batch_10 has 4 images of label 1; 9 of each"):
-        imagenet32(tmp_path, per_class=9)
+    with pytest.raises(InputError, match="per_class is 0; expected a whole number from 1"):
+        imagenet32(tmp_path, per_class=0)

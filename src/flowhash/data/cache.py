@@ -42,10 +42,15 @@ def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:
     return read_npy(copied)
 
 
-def cached_pickle(path: Path, cache: Path | None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Data, mapped, and labels of a pickle of ImageNet32, both converted at the first time."""
-    data, labels = _cached_path(path, "data", cache), _cached_path(path, "labels", cache)
-    if not (data.exists() and labels.exists()):
+def cached_pickle(
+    path: Path, cache: Path | None
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Data, mapped, labels and mean of a pickle of ImageNet32, all converted at the first time.
+
+    The mean is None where the pickle has none, as the official one of *val*.
+    """
+    data, labels, mean = (_cached_path(path, key, cache) for key in ("data", "labels", "mean"))
+    if not (data.exists() and labels.exists() and mean.exists()):
         try:
             content = read_pickle(read_regular_file(path, LARGEST), str(path))
         except StorageError:
@@ -61,7 +66,10 @@ def cached_pickle(path: Path, cache: Path | None) -> tuple[NDArray[Any], NDArray
         for key, target in (("data", data), ("labels", labels)):
             array = _numbers(path, key, content.pop(key))
             _write(target, path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
-    return read_npy(data), np.array(read_npy(labels))
+        average = _average(path, content.get("mean"))
+        _write(mean, path, lambda file: np.save(file, average))
+    found = np.array(read_npy(mean))
+    return read_npy(data), np.array(read_npy(labels)), found if found.size else None
 
 
 def _numbers(path: Path, key: str, values: Any) -> NDArray[Any]:
@@ -71,6 +79,15 @@ def _numbers(path: Path, key: str, values: Any) -> NDArray[Any]:
             f"{path}: '{key}' is not an array of whole numbers. Get the official file"
         )
     return array
+
+
+def _average(path: Path, values: Any) -> NDArray[Any]:
+    """The mean as it is stored; an empty array stands for none, so that it is looked for once."""
+    if values is None:
+        return np.zeros(0)
+    if not isinstance(values, np.ndarray) or values.size == 0:
+        raise DamagedFileError(f"{path}: 'mean' is not an array of numbers. Get the official file")
+    return values
 
 
 def _cached_path(path: Path, key: str, cache: Path | None) -> Path:
