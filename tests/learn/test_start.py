@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest, truncnorm
 
 from flowhash.codes import item_objective
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import Schedule, Settings, Stage, train, train_base
 from flowhash.learn.checkpoint import Checkpoints
-from flowhash.learn.start import class_directions, start_at_classes
+from flowhash.learn.stages import hash_start
+from flowhash.learn.start import class_directions, start_at_classes, start_small
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from tests.learn.test_train import precision_at_one
 from tests.learn.trainer import clouds, lines, vector_settings
@@ -51,8 +55,37 @@ def test_refuses_fewer_buckets_than_classes_and_other_lengths() -> None:
     deep = EmbeddingNetwork(build_backbone({"name": "mlp", "inputs": 6, "hidden": [5]}), 8)
     with pytest.raises(InputError, match="layers before its last one"):
         start_at_classes(deep, plain, torch.zeros(3, 6), 1)
-    with pytest.raises(InputError, match='expected "random" or "classes"'):
+    with pytest.raises(InputError, match='expected "random", "small" or "classes"'):
         Stage("triplet", 8, 2, 2, 1, start="zero")
+
+
+@settings(max_examples=30, deadline=None)
+@given(inputs=st.integers(1, 40), outputs=st.integers(1, 40), seed=st.integers(0, 99))
+def test_a_small_start_is_a_truncated_normal(inputs: int, outputs: int, seed: int) -> None:
+    """Of σ = 0.01, cut at two of them: never beyond, whatever the layer's shape."""
+    hashing = network(inputs, outputs)
+    torch.nn.init.ones_(hashing.head.bias)
+    torch.manual_seed(seed)
+    start_small(hashing)
+    weights = hashing.head.weight.detach().numpy().ravel()
+    assert weights.shape == (inputs * outputs,)
+    assert np.abs(weights).max() <= 0.02
+    assert not hashing.head.bias.any()
+    assert kstest(weights, truncnorm(-2, 2, scale=0.01).cdf).pvalue > 1e-6
+
+
+def test_a_hash_stage_starts_small_where_it_is_told_so() -> None:
+    splits = clouds()
+    length = splits.train.take(np.zeros(1, np.int64)).shape[1]
+    options = vector_settings()
+    law = truncnorm(-2, 2, scale=0.01).cdf
+    found = {}
+    for start in ("random", "small"):
+        stage = replace(options.hash, start=start, outputs=400)
+        begun = hash_start(splits, replace(options, hash=stage), network(length, 4), device="cpu")
+        found[start] = kstest(begun.head.weight.detach().numpy().ravel(), law).pvalue
+    assert found["random"] < 1e-9
+    assert found["small"] > 1e-3
 
 
 def test_directions_are_the_class_means() -> None:

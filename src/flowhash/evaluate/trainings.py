@@ -109,9 +109,9 @@ class Trainings:
         )
 
     def start(self, active: int) -> EmbeddingNetwork | None:
-        """The hash network of one k before its first step; None where it starts at random."""
+        """The hash network of one k before its first step; None where it is drawn at random."""
         settings = dataclasses.replace(self.plan.hash, active=active)
-        if settings.hash.start == "random":
+        if settings.hash.start != "classes":
             return None
         if active not in self._starts:
             if self.plan.trunk is None:

@@ -81,6 +81,7 @@ def _paper_imagenet32(loss: str) -> Settings:
             rate=3e-4,
             backbone_rate=0.1,
             schedule=Schedule(at=(15_000, 30_000) if npairs else (30_000, 60_000), factor=0.3),
+            start="small",  # the released code's, for ImageNet only
         ),
         penalty=5.0 if npairs else 0.5,
         validate_every=10_000,

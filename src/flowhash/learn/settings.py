@@ -57,8 +57,10 @@ class Stage:
         schedule: how the rate changes.
         decay: weight decay of the backbone's weights (never of biases or normalisation).
         head_decay: weight decay of the last layer's weights.
-        start: of stage 2's last layer: "random", the paper's, or "classes", which begins with
-            outputs of its own for each class; see ``flowhash.learn.start``.
+        start: of stage 2's last layer: "random", drawn as every last layer is (Glorot uniform);
+            "small", drawn from a truncated normal of σ = 0.01, as the authors did for ImageNet; or
+            "classes", which begins with outputs of its own for each class. See
+            ``flowhash.learn.start``.
     """
 
     loss: str
@@ -87,8 +89,8 @@ class Stage:
             )
         if self.optimiser not in ("adam", "sgd"):
             raise InputError(f'optimiser is {self.optimiser!r}; expected "adam" or "sgd"')
-        if self.start not in ("random", "classes"):
-            raise InputError(f'start is {self.start!r}; expected "random" or "classes"')
+        if self.start not in ("random", "small", "classes"):
+            raise InputError(f'start is {self.start!r}; expected "random", "small" or "classes"')
         if not self.rate > 0 or self.backbone_rate < 0:
             raise InputError(
                 f"rate is {self.rate} and backbone_rate {self.backbone_rate}; expected a positive "

@@ -23,7 +23,7 @@ from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, mak
 from flowhash.learn.processes import Processes, join
 from flowhash.learn.sampler import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
-from flowhash.learn.start import class_directions, start_at_classes
+from flowhash.learn.start import class_directions, start_at_classes, start_small
 from flowhash.learn.validate import Validation, embed
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from flowhash.networks.build import VECTOR_BACKBONES
@@ -137,7 +137,9 @@ class Stages:
         for parameter in features.parameters():  # encoders and frozen stages hold them still
             parameter.requires_grad_(True)
         network = EmbeddingNetwork(features, stage.outputs, loss.unit).to(self.processes.device)
-        if stage.start == "classes":
+        if stage.start == "small":
+            start_small(network)
+        elif stage.start == "classes":
             directions = self._directions(base)
             start_at_classes(network, base, directions, settings.active)
         return network, loss

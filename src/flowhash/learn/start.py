@@ -1,4 +1,4 @@
-"""Where the hash network's last layer starts: at random, or at the classes."""
+"""Where the hash network's last layer starts: at random, small, or at the classes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,17 @@ from flowhash.networks.vectors import Plain
 
 SAMPLE = 64  # items of a class whose mean is taken, at most
 QUIET = 0.1  # factor on the outputs that no class starts at
+SMALL = 0.01  # σ of the authors' hash layer for ImageNet
+
+
+def start_small(network: EmbeddingNetwork) -> None:
+    """Draw the last layer's weights from a truncated normal of σ = 0.01; biases are zero.
+
+    Truncated is TensorFlow's word: what is farther than 2 σ from zero is drawn again.
+    """
+    assert isinstance(network.head, nn.Linear)
+    nn.init.trunc_normal_(network.head.weight, std=SMALL, a=-2 * SMALL, b=2 * SMALL)
+    nn.init.zeros_(network.head.bias)
 
 
 def start_at_classes(
