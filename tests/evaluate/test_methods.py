@@ -8,6 +8,8 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
@@ -202,6 +204,38 @@ def test_the_classifier_finds_the_classes() -> None:
     reference = LogisticRegression(max_iter=1000).fit(unit, side.labels).predict(unit)
     assert (found == side.labels).mean() > (reference == side.labels).mean() - 0.03
     assert (classifier.weights == fit_classifier(unit, side.labels, 6).weights).all()
+
+
+class Watched:
+    """Vectors that count how often each was asked for, and in how many batches."""
+
+    def __init__(self, count: int) -> None:
+        self.rows = np.random.default_rng(0).normal(size=(count, 2)).astype(np.float32)
+        self.shape, self.seen = self.rows.shape, np.zeros(count, np.int64)
+        self.batches: list[int] = []
+
+    def __getitem__(self, chosen: Any) -> Any:
+        if isinstance(chosen, np.ndarray):
+            np.add.at(self.seen, chosen, 1)
+            self.batches.append(len(chosen))
+        return self.rows[chosen]
+
+
+@settings(max_examples=5, deadline=None)
+@given(count=st.integers(1, 2_000))
+@example(count=513)
+@example(count=90_000)  # of whom a limit of 3,000 batches left out a seventh of each epoch
+def test_the_classifier_sees_every_item_equally_often(count: int) -> None:
+    watched = Watched(count)
+    labels = np.arange(count) % 3
+    fit_classifier(watched, labels, 3)  # type: ignore[arg-type]
+    assert len(set(watched.seen.tolist())) == 1
+    assert watched.seen[0] >= 20
+    assert max(watched.batches) <= 512
+    assert max(watched.batches) - min(watched.batches) <= 1
+    assert len(watched.batches) >= 300
+    if count > 512 * 15:  # larger sets get the same number of epochs
+        assert watched.seen[0] == 20
 
 
 def test_without_faiss_scikit_learn_finds_centroids(monkeypatch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-ROUNDS, BATCH, RATE = 20, 512, 0.05
-LEAST, MOST = 300, 3_000  # steps
+EPOCHS, BATCH, RATE = 20, 512, 0.05
+LEAST = 300  # steps; small sets get more epochs until there are as many
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,10 @@ def fit_classifier(
 ) -> Linear:
     """Logistic regression in small batches, so that a large training set fits into memory.
 
+    Every item is seen equally often: at least 20 times, whatever the size of the training set.
+
     Args:
-        embeddings: of the training set [n, dim].
+        embeddings: of the training set [n, dim], in memory or mapped.
         labels: [n].
         classes: how many there are.
         seed: of where it starts, and of the batches.
@@ -47,12 +50,11 @@ def fit_classifier(
         torch.manual_seed(seed)
         layer = nn.Linear(embeddings.shape[1], classes)
     optimiser = torch.optim.Adam(layer.parameters(), RATE)
-    batch = min(BATCH, len(labels))
-    steps = min(MOST, max(LEAST, ROUNDS * len(labels) // batch))
-    for step in range(steps):
+    epoch = -(-len(labels) // BATCH)
+    epochs = max(EPOCHS, -(-LEAST // epoch))
+    for step, chosen in enumerate(_batches(len(labels), epochs, rng)):
         for group in optimiser.param_groups:
-            group["lr"] = RATE * (1 - step / steps)
-        chosen = np.sort(rng.choice(len(labels), batch, replace=False))
+            group["lr"] = RATE * (1 - step / (epoch * epochs))
         rows = torch.from_numpy(np.array(embeddings[chosen], np.float32) * np.float32(scale))
         value = nn.functional.cross_entropy(layer(rows), torch.from_numpy(labels[chosen]))
         optimiser.zero_grad()
@@ -60,3 +62,13 @@ def fit_classifier(
         optimiser.step()
     weights = scale * layer.weight.detach().numpy()
     return Linear(np.asarray(weights, np.float32), layer.bias.detach().numpy())
+
+
+def _batches(count: int, epochs: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Positions of each batch, ascending as a file is read; an epoch has every item once.
+
+    Batches are of one size, but for one item: a last one of a few items would be mostly noise.
+    """
+    for _ in range(epochs):
+        for chosen in np.array_split(rng.permutation(count), -(-count // BATCH)):
+            yield np.sort(chosen)
