@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowhash.data import LabelledItems, stratified
+from flowhash.data.files import read_npy, release_pages
 from flowhash.data.items import ArrayItems, ChainedItems, PlanarImages
 from flowhash.errors import InputError
 
@@ -112,3 +115,45 @@ def test_splits_differ_by_seed_and_are_random() -> None:
 def test_bad_shares(shares: tuple[float, float]) -> None:
     with pytest.raises(InputError, match=r"validation is .* and test is"):
         stratified(np.zeros(5, int), *shares)
+
+
+def resident(path: Path) -> int:
+    """Bytes of a mapped file that count as memory of this process."""
+    found, here = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            here = line.endswith(str(path))
+        elif here and line.startswith("Rss:"):
+            found += int(line.split()[1]) * 1024
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="asks Linux what is in memory")
+def test_images_that_were_taken_do_not_stay_in_memory(tmp_path: Path) -> None:
+    """A pass over mapped files leaves nothing of them, and a second one reads the same."""
+    expected = np.random.default_rng(0).integers(0, 256, (2000, 3 * 16 * 16), np.uint8)
+    np.save(tmp_path / "planes.npy", expected)
+    planes = read_npy(tmp_path / "planes.npy")
+    assert planes.sum() == expected.sum()
+    assert resident(tmp_path / "planes.npy") > expected.nbytes / 2  # the test can tell
+    images = PlanarImages(planes, 16, 16)
+    for _ in range(2):
+        found = images.take(np.arange(2000))
+        assert resident(tmp_path / "planes.npy") < expected.nbytes / 100
+        np.testing.assert_array_equal(found, expected.reshape(-1, 3, 16, 16).transpose(0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_releasing_pages_loses_nothing(tmp_path: Path, mode: Any) -> None:
+    """Changes in a private copy of a map are nowhere else."""
+    np.save(tmp_path / "rows.npy", np.zeros((5000, 4)))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode=mode)
+    expected = np.zeros((5000, 4))
+    if mode != "r":
+        mapped[7] = expected[7] = 3.0
+    part = np.asarray(mapped)[5:]
+    part.flags.writeable = False
+    for array in (mapped, part, part.T, mapped[:0], np.zeros(3)):
+        release_pages(array)
+    np.testing.assert_array_equal(mapped, expected)
+    np.testing.assert_array_equal(part, expected[5:])

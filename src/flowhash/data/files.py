@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import mmap
 import struct
 import zipfile
 from collections.abc import Iterator
@@ -220,6 +221,24 @@ def _mapped(path: Path, offset: int, head: Head) -> NDArray[Any]:
         return np.zeros(head.shape, head.dtype)
     order: Any = "F" if head.is_fortran else "C"
     return np.asarray(np.memmap(path, head.dtype, "r", offset, head.shape, order))
+
+
+def release_pages(array: NDArray[Any]) -> None:
+    """Give back the memory that the pages of a mapped, read-only file take.
+
+    Pages that were looked at count as memory of the process until the system wants it back, so that
+    one pass over a file seems to hold all of it. What is looked at again comes from the system's
+    cache. Arrays that are not mapped stay as they are, and so do maps that can be written to:
+    what was changed in a private copy would be lost.
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        below = base.base
+        if isinstance(base, np.memmap) and base.mode == "r" and isinstance(below, mmap.mmap):
+            if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                below.madvise(mmap.MADV_DONTNEED)
+            return
+        base = below
 
 
 def read_parquet(

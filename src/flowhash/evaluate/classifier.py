@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from flowhash.data.files import release_pages
+
 EPOCHS, BATCH, RATE = 20, 512, 0.05
 LEAST = 300  # steps; small sets get more epochs until there are as many
 
@@ -56,6 +58,7 @@ def fit_classifier(
         for group in optimiser.param_groups:
             group["lr"] = RATE * (1 - step / (epoch * epochs))
         rows = torch.from_numpy(np.array(embeddings[chosen], np.float32) * np.float32(scale))
+        release_pages(embeddings)  # of a large training set they are mapped
         value = nn.functional.cross_entropy(layer(rows), torch.from_numpy(labels[chosen]))
         optimiser.zero_grad()
         value.backward()  # type: ignore[no-untyped-call]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from torch import nn
 from flowhash.atomic import atomic_file, remove_strays
 from flowhash.bars import tracked
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
-from flowhash.errors import DamagedFileError
+from flowhash.data.files import release_pages
+from flowhash.errors import DamagedFileError, InputError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
@@ -23,10 +25,14 @@ from flowhash.table.files import replace_file
 
 BATCH = 500  # images that go through a network at once
 ROWS = 10_000  # features that go through a last layer at once
+Parts = Iterator[NDArray[np.float32]]
 
 
 class Encodings:
     """Makes and keeps features of backbones and outputs of networks, by their weights.
+
+    They go to disk batch by batch and are mapped from there: what is in memory does not grow with
+    the number of items.
 
     Args:
         folder: where they are kept.
@@ -46,10 +52,10 @@ class Encodings:
     ) -> NDArray[np.float32]:
         """A network's outputs [n, outputs]; its backbone's features are computed once."""
 
-        def make() -> NDArray[np.float32]:
+        def make() -> Parts:
             return self._finished(self.features(items, name, network), network)
 
-        return self._kept(f"outputs-{name}-{self._split(items)}-{digest(network)}", make)
+        return self._kept(f"outputs-{name}-{self._split(items)}-{digest(network)}", items, make)
 
     def features(
         self,
@@ -76,28 +82,30 @@ class Encodings:
             draws = augmentation.draw(len(taken), np.random.default_rng([*seed, start]))
             return self.preprocessing.augmented(taken, draws, augmentation)
 
-        def make() -> NDArray[np.float32]:
+        def make() -> Parts:
             starts = range(0, len(items), BATCH)
             batches = (batch(start) for start in starts)
             made = outputs([network.backbone.to(self.device)], batches, self.device)
             shown = made if self.quiet else tracked(made, f"encode {name}", len(starts))
-            return np.concatenate([part for [part] in shown])
+            return (part for [part] in shown)
 
         way = "" if augmentation is None else _short(repr((augmentation, seed)).encode())
         known = f"{self._split(items)}{way}-{digest(network.backbone)}"
-        return self._kept(f"features-{name}-{known}", make)
+        return self._kept(f"features-{name}-{known}", items, make)
 
-    def _kept(self, name: str, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+    def _kept(
+        self, name: str, items: LabelledItems, make: Callable[[], Parts]
+    ) -> NDArray[np.float32]:
         """What the file holds, mapped; made where there is none, and put in place in one step."""
         path = self.folder / f"{name}.npy"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             remove_strays(path)
-            made = make()
-            replace_file(path.with_suffix(".seconds"), repr(time.perf_counter() - began).encode())
             with atomic_file(path) as file:
-                np.save(file, made, allow_pickle=False)
+                _write_parts(file, make(), len(items))
+                spent = repr(time.perf_counter() - began).encode()
+                replace_file(path.with_suffix(".seconds"), spent)
         try:
             found: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:
@@ -112,21 +120,45 @@ class Encodings:
 
     def _split(self, items: LabelledItems) -> str:
         """What tells two splits of one name apart, without reading all items."""
+        if len(items) == 0:
+            raise InputError(f"{items.source} has no items to encode; expected one or more")
         some = items.take(np.linspace(0, len(items) - 1, 16).astype(np.int64))
         arrays = self.preprocessing.arrays()
         parts = [items.labels, some, *(arrays[name] for name in sorted(arrays))]
         return _short(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
-    def _finished(
-        self, features: NDArray[np.float32], network: EmbeddingNetwork
-    ) -> NDArray[np.float32]:
+    def _finished(self, features: NDArray[np.float32], network: EmbeddingNetwork) -> Parts:
         network = network.to(self.device).eval()
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(features), ROWS):
-                rows = torch.from_numpy(np.array(features[start : start + ROWS]))
-                parts.append(network.finish(rows.to(self.device)).float().cpu().numpy())
-        return np.concatenate(parts)
+        for start in range(0, len(features), ROWS):
+            rows = torch.from_numpy(np.array(features[start : start + ROWS]))
+            release_pages(features)
+            with torch.inference_mode():  # not around the yield: the caller's code would be in it
+                made = network.finish(rows.to(self.device)).float().cpu().numpy()
+            yield made
+
+
+def _write_parts(file: IO[bytes], parts: Parts, count: int) -> None:
+    """Write [n, …] arrays one after the other as one ``.npy`` file of ``count`` rows."""
+    shape: tuple[int, ...] | None = None
+    rows = 0
+    for part in parts:
+        if shape is None:
+            shape = part.shape[1:]
+            # Little-endian, as numpy.save writes it on the machines that torch runs on.
+            head = {"descr": "<f4", "fortran_order": False, "shape": (count, *shape)}
+            np.lib.format.write_array_header_1_0(file, head)
+        if part.shape[1:] != shape:
+            raise InputError(
+                f"the network made rows of shape {list(part.shape[1:])} after rows of "
+                f"{list(shape)}; expected one shape. Give items of one size"
+            )
+        file.write(np.ascontiguousarray(part, "<f4").data)
+        rows += len(part)
+    if rows != count:
+        raise InputError(
+            f"the network made {rows} rows of {count} items; expected one for each. Its forward "
+            "must keep the batch's length"
+        )
 
 
 def _short(content: bytes) -> str:
