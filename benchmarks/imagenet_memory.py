@@ -1,6 +1,6 @@
 """The memory that encoding all of ImageNet32 takes, without the data set and without training.
 
-    python benchmarks/imagenet_memory.py [--images 1281167] [--folder FOLDER]
+    python benchmarks/imagenet_memory.py [--images 1281167] [--nin] [--folder FOLDER]
 
 It makes files of random pixels in the official layout (``train_data_batch_1.npz`` to ``_10.npz``
 and ``val_data.npz``: data, labels from 1, mean), opens them in a process of its own and sends every
@@ -8,7 +8,8 @@ image through ``Encodings``, both as ``reproduce`` does, and prints the largest 
 process had: VmHWM, which counts mapped files too. The network is tiny, an average pool to
 the 192 features that NIN makes and a new last layer of 512 outputs, ImageNet's largest: what it
 writes is as large as the real one's, but it takes few minutes. NIN's own activations, of 500 images
-at a time, are not in the figure.
+at a time, are not in the figure; ``--nin --images 2000`` shows what they take, because memory does
+not grow with the number of images.
 
 Claim: 1.28 million images take under 3 GB. It exits with 1 where they do not. Eight gigabytes of
 disk are needed, in the temporary folder by default, and given back.
@@ -29,7 +30,7 @@ from torch import nn
 
 from flowhash.data import imagenet32
 from flowhash.evaluate.encoding import Encodings
-from flowhash.networks import EmbeddingNetwork, custom_backbone
+from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from scale_steps import peak_memory
 
 IMAGES, TESTED, CLASSES, PIXELS, OUTPUTS = 1_281_167, 50_000, 1_000, 3_072, 512
@@ -41,7 +42,8 @@ def write_files(folder: Path, images: int) -> None:
     rng = np.random.default_rng(0)
     names = [f"train_data_batch_{number}" for number in range(1, 11)]
     shares = [len(part) for part in np.array_split(np.arange(images), 10)]
-    for name, count in zip([*names, "val_data"], [*shares, TESTED], strict=True):
+    counts = [*shares, min(TESTED, images)]
+    for name, count in zip([*names, "val_data"], counts, strict=True):
         content = {
             "data": rng.integers(0, 256, (count, PIXELS), np.uint8),
             "labels": rng.integers(1, CLASSES + 1, count),
@@ -51,14 +53,14 @@ def write_files(folder: Path, images: int) -> None:
         np.savez(folder / f"{name}.npz", **content)
 
 
-def encode(folder: Path) -> None:
+def encode(folder: Path, nin: bool) -> None:
     """Open the files and encode every image; prints what it came to, as JSON."""
     began = time.perf_counter()
     imported = peak_memory()
     splits = imagenet32(folder, per_class=IMAGES)  # all of file 10, so that no image is left out
     opened = peak_memory()
-    pool = nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
-    network = EmbeddingNetwork(custom_backbone(pool, features=192), OUTPUTS)
+    pool = custom_backbone(nn.Sequential(nn.AvgPool2d(4), nn.Flatten()), features=192)
+    network = EmbeddingNetwork(build_backbone({"name": "nin"}) if nin else pool, OUTPUTS)
     encodings = Encodings(folder / "encoded", splits.preprocessing, "cpu", quiet=True)
     assert splits.test is not None
     named = {"train": splits.train, "validation": splits.validation, "test": splits.test}
@@ -77,15 +79,16 @@ def main() -> None:
     """Make the files, measure in another process, say what it came to."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", type=int, default=IMAGES, help="in the ten training files")
+    parser.add_argument("--nin", action="store_true", help="the paper's network, untrained")
     parser.add_argument("--folder", type=Path, help="where the files are made, and removed again")
     parser.add_argument("--encode", type=Path, help=argparse.SUPPRESS)  # the process of its own
     options = parser.parse_args()
     if options.encode is not None:
-        encode(options.encode)
+        encode(options.encode, options.nin)
         return
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         write_files(Path(name), options.images)
-        command = [sys.executable, __file__, "--encode", name]
+        command = [sys.executable, __file__, "--encode", name, *["--nin"] * options.nin]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     found = json.loads(answer.splitlines()[-1])
     print(
