@@ -11,7 +11,7 @@ import torch
 
 from flowhash.data import Splits
 from flowhash.evaluate.encoding import passes_of
-from flowhash.evaluate.plan import CPU_WORDS, make_plan
+from flowhash.evaluate.plan import CPU_WORDS, PAPER_WORDS, make_plan
 from flowhash.evaluate.trainings import Trainings
 from flowhash.learn import Schedule, make_loss
 from tests.learn import oracles
@@ -49,6 +49,22 @@ def test_the_cpu_plan_mirrors_and_copies(loss: str) -> None:
     paper = make_plan("cifar100", loss, "paper")
     assert (paper.mirrored, paper.copies, paper.trunk) == (False, 0, None)
     assert paper.hash.hash.start == "random"
+
+
+@pytest.mark.parametrize(
+    ("data", "base", "hashed"), [("cifar100", 0.0015, 0.0015), ("imagenet32", 0.001, 0.0015)]
+)
+def test_the_papers_plan_has_its_printed_regulariser_and_tells_the_codes(
+    data: str, base: float, hashed: float
+) -> None:
+    plan = make_plan(data, "npairs", "paper")
+    assert plan.words == PAPER_WORDS
+    assert plan.hash.base is not None
+    for stage, halved in ((plan.hash.base, base), (plan.hash.hash, hashed)):
+        assert stage.loss_options["regulariser"] == pytest.approx(2 * halved)
+        assert not stage.loss_options.get("product", False)
+    told = next(words for words in PAPER_WORDS if "regulariser" in words)
+    assert "(0.0015 for CIFAR-100, 0.001 and 0.0015 for ImageNet follow it)" in told
 
 
 def test_npairs_has_the_masked_product_in_the_cpu_plan_only() -> None:

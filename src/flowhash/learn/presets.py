@@ -3,6 +3,16 @@
 ``paper-…`` are the paper's own settings (a GPU and a day); ``method-…`` are the same but for the
 network and the number of steps, for two cores and some hours; ``cpu-…`` finish on two cores within
 45 minutes and say in their comments how they differ.
+
+Where paper and released code disagree, ``paper-…`` are the paper:
+
+- the npairs regulariser has the printed λ (0.003; ImageNet's stage 1 0.002). At the same λ the
+  code's is half of Eq. 8's: to follow it, give 0.0015 (ImageNet's stage 1 0.001);
+- npairs has all items of other classes as negatives (Eq. 8) and minus the gated distance as
+  similarity; in the code each pair has the other pairs' positives, 63 of a batch of 128, in one
+  direction, and a masked product by default (``product=True`` here);
+- the codes of a step come from the gradient's own forward pass; the code has another pass for them,
+  with other crops and dropout.
 """
 
 from __future__ import annotations
