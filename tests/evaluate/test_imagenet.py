@@ -94,14 +94,18 @@ def test_from_official_files_to_all_output_files(
     results = tmp_path / "results"
     assert {path.name for path in results.iterdir()} == {
         f"imagenet32-{loss}{ending}"
-        for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", ".html")
-    }
+        for ending in (".json", ".csv", ".md", ".tex", "-suf.svg", "-suf.png", "-objective.svg",
+                       "-objective.png", "-objective.csv", ".html")
+    }  # fmt: skip
     rows = json.loads((results / f"imagenet32-{loss}.json").read_text())
     # One table, no unseen classes, and no row of the start: that is drawn at random.
     assert {(row["table"], row["k"]) for row in rows} == {("test", k) for k in (None, 1, 2, 3)}
     methods = {"exhaustive", "th", "vq", "vq-train", "ivf", "classifier", "flowhash"}
-    own = {"flowhash-own"} if loss == "triplet" else set()  # npairs' outputs have any length
-    assert {row["method"] for row in rows} == methods | own
+    # Npairs' outputs have any length; embeddings are shown by that of training and by the other.
+    own = {"flowhash-own"} if loss == "triplet" else set()
+    other = "raw" if loss == "triplet" else "unit"
+    others = {f"exhaustive-{other}", f"vq-{other}"}
+    assert {row["method"] for row in rows} == methods | own | others
     page = (results / f"imagenet32-{loss}.md").read_text()
     assert f"flowhash reproduce imagenet32 --loss {loss} --preset paper --seeds 1 --folder" in page
     assert "unseen" not in (tmp_path / "reproduce.toml").read_text()
@@ -148,18 +152,21 @@ def opened(folder: Path, active: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("data", "given", "expected"),
+    ("data", "preset", "given", "expected"),
     [
-        ("cifar100", None, True),
-        ("cifar100", True, True),
-        ("cifar100", False, False),
-        ("imagenet32", None, False),
-        ("imagenet32", True, True),
-        ("imagenet32", False, False),
+        ("cifar100", "cpu", None, True),
+        ("cifar100", "cpu", False, False),
+        ("cifar100", "method", None, False),
+        ("cifar100", "method", True, True),
+        ("cifar100", "paper", None, False),
+        ("imagenet32", "paper", None, False),
+        ("imagenet32", "paper", True, True),
+        ("imagenet32", "paper", False, False),
     ],
 )
-def test_unseen_classes_are_searched_where_asked_and_by_default_for_cifar100(
+def test_unseen_classes_are_searched_where_asked_and_by_default_where_that_is_short(
     data: str,
+    preset: str,
     given: bool | None,
     expected: bool,
     pictures: Splits,
@@ -169,7 +176,7 @@ def test_unseen_classes_are_searched_where_asked_and_by_default_for_cifar100(
     done: list[str] = []
     monkeypatch.setattr(reproduction._Run, "seen", lambda run: done.append("seen"))
     monkeypatch.setattr(reproduction._Run, "unseen", lambda run: done.append("unseen"))
-    evaluate_room.reproduce(pictures, data, "npairs", tmp_path, preset="paper", unseen=given)
+    evaluate_room.reproduce(pictures, data, "npairs", tmp_path, preset=preset, unseen=given)
     assert done == (["seen", "unseen"] if expected else ["seen"])
 
 
@@ -193,6 +200,8 @@ def test_the_command_tells_what_was_said_of_unseen_classes(
     monkeypatch.setattr(command_room, "opened", lambda *given: pictures)
     assert reproduced(tmp_path, tmp_path / "out", "npairs", *words) == 130
     assert told == [expected]
-    plan = command_room.Plan("imagenet32", "npairs", "paper", 1, expected, figure=False)
+    plan = command_room.Plan(
+        "imagenet32", "npairs", "paper", 1, one_base=False, unseen=expected, figure=False
+    )
     repeated = plan.command().split()
     assert [word for word in repeated if "unseen" in word] == list(words)

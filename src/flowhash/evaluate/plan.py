@@ -23,8 +23,8 @@ PAPER_WORDS = (
     "(0.0015 for CIFAR-100, 0.001 and 0.0015 for ImageNet follow it). A crop and a flip are drawn "
     "for each image; the code draws them once for a batch.",
     "The triplet embedding ranks at unit length, as it is trained; the code ranks the raw one. "
-    "Exhaustive search and VQ are shown by both. VQ is k-means by FAISS, the best of ten starts; the "
-    "code has scikit-learn's, with as many.",
+    "Exhaustive search and VQ are shown by both. VQ is k-means by FAISS, the best of ten starts; "
+    "the code has scikit-learn's, with as many.",
 )
 METHOD_WORDS = (
     "The paper's method, as large as two cores allow. Losses, batches, margins, rates, λ, the "
