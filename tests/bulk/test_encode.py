@@ -17,13 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from flowhash.bulk import Choices, LocalRunner, Source, encode, index
+from flowhash.bulk import Choices, LocalRunner, Source, TableChoices, encode, index
 from flowhash.bulk.columns import read_head
 from flowhash.cli import bulk as cli
 from flowhash.cli.app import _code
 from flowhash.cli.reply import Reply
 from flowhash.data import open_collection
+from flowhash.data.preprocess import Preprocessing
+from flowhash.encoder import Encoder
 from flowhash.errors import InputError, StorageError
+from flowhash.networks import EmbeddingNetwork, build_backbone
 from flowhash.table import HashTable
 from tests.bulk.builders import content_of
 from tests.cli.commands import COMMAND, run
@@ -118,6 +121,24 @@ def test_what_cannot_be_encoded(vectors: Path, images: Path, tmp_path: Path) -> 
     with pytest.raises(InputError, match="--ids is 'words'"):
         attempt(vectors, vectors / "items.npz", Choices(ids="words"))
     assert not out.exists()
+
+
+@pytest.mark.parametrize(("mean", "taken"), [(3.0, False), (0.0, True)])
+def test_moved_vectors_have_no_angles(mean: float, taken: bool, tmp_path: Path) -> None:
+    plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": DIM}), None)
+    preprocessing = Preprocessing("vectors", mean=np.float32([mean] * DIM))
+    Encoder(plain, make("mlp").hash, preprocessing, 2).save(tmp_path / "encoder")
+    np.save(tmp_path / "items.npy", np.ones((5, DIM), np.float32))
+    encode(
+        tmp_path / "encoder", Source(str(tmp_path / "items.npy")), tmp_path / "out", LocalRunner()
+    )
+    asked = TableChoices(metric="cosine")
+    if taken:
+        assert index(tmp_path / "out", tmp_path / "table", LocalRunner(), asked)[0] == 5
+        return
+    with pytest.raises(InputError, match="subtracts a mean from the vectors"):
+        index(tmp_path / "out", tmp_path / "table", LocalRunner(), asked)
+    assert index(tmp_path / "out", tmp_path / "table", LocalRunner())[0] == 5
 
 
 def test_an_unfinished_folder_is_not_indexed(vectors: Path, tmp_path: Path) -> None:

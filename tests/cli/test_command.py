@@ -253,3 +253,21 @@ def test_the_shell_completes_commands_and_names() -> None:
     # Typer looks which shell has started it, which need not be one that it knows, such as make's.
     told = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     assert "complete_bash" in run(COMMAND, "--show-completion", "bash", **told).stdout
+
+
+def test_the_demo_names_a_command_that_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flowhash.cli.demo import _command
+
+    place = tmp_path / "my environment" / "bin"
+    place.mkdir(parents=True)
+    (place / "flowhash").touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(place / "flowhash"), "demo"])
+    monkeypatch.setenv("PATH", str(place))
+    assert _command() == "flowhash"
+    monkeypatch.setenv("PATH", "")  # the environment is not active
+    assert _command() == "'my environment/bin/flowhash'"
+    monkeypatch.setattr(sys, "argv", ["/usr/lib/python3/flowhash/__main__.py"])
+    assert _command() == "flowhash"

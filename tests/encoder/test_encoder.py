@@ -570,11 +570,14 @@ def test_a_saved_encoder_is_loaded_without_a_call(tmp_path: Path, calls: list[An
 def test_angles_and_products_of_moved_vectors_are_refused(metric: str) -> None:
     hashing = make("mlp").hash
     plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": DIM}), None)
+    scaled = Preprocessing("vectors", std=np.arange(1, DIM + 1, dtype=np.float32))
+    with pytest.raises(InputError, match="angles and products are other ones"):
+        Encoder(plain, hashing, scaled, 2).create_table(metric=metric)
     moved, same = (
         Encoder(plain, hashing, Preprocessing("vectors", mean=np.float32([mean] * DIM)), 2)
         for mean in (3.0, 0.0)
     )
-    with pytest.raises(InputError, match=r"subtracts a mean .* choose euclidean, or learn with"):
+    with pytest.raises(InputError, match=r"subtracts a mean .* choose euclidean"):
         moved.create_table(metric=metric)
     assert same.create_table(metric=metric).metric == metric
     assert moved.create_table().metric == "euclidean"

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from flowhash.evaluate.grid import group_seeds, leads_all
-from flowhash.evaluate.intervals import over_seeds, place_of
+from flowhash.evaluate.intervals import over_seeds, place_of, seeds_interval
 from flowhash.evaluate.results import Row, lead_over
 
 FIELDS = ("pr1", "pr4", "pr16", "suf")
@@ -33,31 +34,51 @@ def made(rows: list[Row], draws: int, level: dict[str, float], seed: int) -> dic
 
 @settings(max_examples=20)
 @given(seeds=st.integers(2, 4), draws=st.integers(5, 40), seed=st.integers(0, 1000))
-def test_over_seeds_is_the_mean_over_drawn_seeds(seeds: int, draws: int, seed: int) -> None:
+def test_over_seeds_has_both_variances(seeds: int, draws: int, seed: int) -> None:
     rows = [
         row(method, k, each)
         for each in range(seeds)
         for method, k in (("exhaustive", None), ("vq", 1), ("flowhash", 1), ("flowhash-free", 1))
     ]
     known = made(rows, draws, {"flowhash": 1.0}, seed)
-    found = over_seeds(rows, known, seed=7)
-    picks = np.random.default_rng(7).integers(0, seeds, (seeds, draws))
-    for each in found:
+    for each in over_seeds(rows, known):
         names = {"exhaustive"}
-        if each.method == "flowhash":
-            names |= {"vq", "flowhash-free"}
-        assert set(each.over_seeds) == names | ({"vq"} if each.method == "flowhash-free" else set())
+        if each.method.startswith("flowhash"):
+            names |= {"vq"} | ({"flowhash-free"} if each.method == "flowhash" else set())
+        assert set(each.over_seeds) == names
         for name in names:
             k = None if name == "exhaustive" else 1
             for field in FIELDS:
                 gaps = [
-                    np.mean([known[each.method, "test", each.k, pick][field][draw]
-                             - known[name, "test", k, pick][field][draw]
-                             for pick in picks[:, draw]])
-                    for draw in range(draws)
+                    [known[each.method, "test", each.k, one][field][draw]
+                     - known[name, "test", k, one][field][draw] for draw in range(draws)]
+                    for one in range(seeds)
                 ]  # fmt: skip
-                expected = np.quantile(gaps, [0.025, 0.975])
-                assert each.over_seeds[name][field] == pytest.approx(list(expected), abs=1e-9)
+                found = each.over_seeds[name][field]
+                means = [sum(some) / draws for some in gaps]
+                middle = sum(means) / seeds
+                assert sum(found) / 2 == pytest.approx(middle, abs=1e-9)
+                if (each.method, each.k) == (name, k):
+                    assert found == [0.0, 0.0]
+                    continue
+                columns = [sum(some) / seeds for some in zip(*gaps, strict=True)]
+                queries = sum((one - middle) ** 2 for one in columns) / (draws - 1)
+                trained = sum((one - middle) ** 2 for one in means) / (seeds - 1) / seeds
+                freedom = (queries + trained) ** 2 / (trained**2 / (seeds - 1))
+                reach = stats.t.isf(0.025, freedom) * (queries + trained) ** 0.5
+                assert found == pytest.approx([middle - reach, middle + reach], abs=1e-9)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
+def test_an_interval_over_three_seeds_holds_the_truth_as_often_as_it_says(noise: float) -> None:
+    """With queries that vary by 1 and trainings that vary by ``noise``."""
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(600):
+        drawn = rng.normal() + rng.normal(size=500)  # of the queries, the same for all seeds
+        ends = seeds_interval(noise * rng.normal(size=(3, 1)) + drawn)
+        held += ends[0] <= 0 <= ends[1]
+    assert 0.92 <= held / 600 <= 0.99
 
 
 def test_one_seed_has_no_interval_over_seeds() -> None:

@@ -428,3 +428,19 @@ def test_rows_by_the_other_length_and_without_a_penalty(monkeypatch: Any) -> Non
     passes = {name: row.passes for (name, k), row in rows.items() if k in (None, 1)}
     assert passes["classifier"] == passes["flowhash"] == passes["flowhash-free"] == 2
     assert passes["vq"] == passes["exhaustive-raw"] == 1
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.001, timing.SHORT_TURNS), (0.2, timing.TURNS)])
+def test_what_is_short_is_timed_more_often(
+    seconds: float, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, calls = [0.0], []
+
+    def work() -> None:
+        calls.append(1)
+        clock[0] += seconds * len(calls)  # every turn takes longer
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    found = timing.median_seconds(work)
+    assert len(calls) == turns + 1  # one before that does not count
+    assert found == pytest.approx(seconds * (turns + 3) / 2)

@@ -343,7 +343,13 @@ def test_the_method_from_nothing_to_files(short: None, pictures: Splits, tmp_pat
     assert (runs / "seed-0" / "triplet" / "base").exists()
     assert not (runs / "seed-1-on-0" / "triplet" / "base").exists()
     assert found["exhaustive", "test", None, 0].pr1 == found["exhaustive", "test", None, 1].pr1
-    assert found["flowhash", "test", 1, 0] != found["flowhash", "test", 1, 1]
+    folders = [runs / name / "triplet" for name in ("seed-0", "seed-1-on-0")]
+    for name in ("k1", "k2-free", "classifier"):
+        one, other = (Encoder.load(folder / name / "encoder") for folder in folders)
+        assert one.base is not None
+        assert other.base is not None
+        assert torch.equal(one.base.head.weight, other.base.head.weight)
+        assert not torch.equal(one.hash.head.weight, other.hash.head.weight)
     # λ = 0 is trained with no penalty, and with nothing else changed; the rival has the classes.
     for k in (1, 2):
         settings = [json.loads((runs / "seed-0" / "triplet" / name / "settings.json").read_text())
@@ -369,11 +375,11 @@ def test_the_method_from_nothing_to_files(short: None, pictures: Splits, tmp_pat
     for words in (
         "FlowHash, λ = 0", "exhaustive, raw vectors", "VQ, raw vectors", "classifier, k = 1",
         "against FlowHash, λ = 0", "All seeds share the base of seed 0", "M(θ)", "-objective.png",
-        "over draws of queries and of seeds",
+        "over queries and seeds",
     ):  # fmt: skip
         assert words in page, words
     report = (tmp_path / "results" / "cifar100-triplet-method.html").read_text()
-    assert "The gap of Theorem 1" in report
+    assert "The gap of the bound of Eq. 4" in report
     # A second call trains nothing.
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("last.json")}
     again = reproduce(pictures, "cifar100", "triplet", runs, **given)

@@ -29,6 +29,8 @@ class Encoded:
         buckets: d; None where the files do not say.
         encoder: the fingerprint; None where the files do not say.
         payloads: whether all files have payloads.
+        moved: whether embeddings are the vectors themselves, but moved by the encoder, so that
+            their angles and products are other ones.
     """
 
     place: Path
@@ -40,6 +42,7 @@ class Encoded:
     buckets: int | None
     encoder: str | None
     payloads: bool
+    moved: bool = False
 
 
 def open_encoded(place: Path, wanted: Sequence[str]) -> Encoded:
@@ -80,7 +83,7 @@ def open_encoded(place: Path, wanted: Sequence[str]) -> Encoded:
     return Encoded(
         place, tuple(files), rows, tuple(size for *_, size in heads), _widths(first, schema),
         _id_kind(first, schema), facts.get("buckets"), facts.get("encoder"),
-        all("payload" in other.names for _, other, *_ in heads),
+        all("payload" in other.names for _, other, *_ in heads), bool(facts.get("moved")),
     )  # fmt: skip
 
 

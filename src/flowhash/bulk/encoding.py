@@ -135,9 +135,13 @@ class Encoding:
 
 def facts_of(encoder: Encoder) -> dict[str, Any]:
     """What a file says of the encoder; it is the same in all files."""
+    from flowhash.encoder.tables import moves_vectors
+
+    moved = {"moved": True} if moves_vectors(encoder) else {}
     return {
         "kind": "encoded", "version": 1, "encoder": encoder.fingerprint,
         "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim,
+        **moved,
     }  # fmt: skip
 
 

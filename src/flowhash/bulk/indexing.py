@@ -194,6 +194,11 @@ def _open_table(out: Path, items: Encoded, choices: TableChoices) -> HashTable:
             "write it; give --buckets"
         )
     assert items.ids is not None
+    if items.moved and choices.metric in ("cosine", "inner"):
+        raise InputError(
+            f"metric is {choices.metric!r}, but the encoder of {items.place} subtracts a mean from "
+            "the vectors, whose angles and products are then other ones; choose euclidean"
+        )
     return HashTable.create(
         out, buckets=buckets, dim=items.widths["embedding"], active=items.widths["code"],
         metric=choices.metric or "euclidean", dtype=choices.dtype or "float32", ids=items.ids,

@@ -37,14 +37,26 @@ def create_table(
 
 def _check_metric(encoder: Encoder, metric: Any) -> None:
     """Refuse angles and products of vectors that the encoder has moved: they are other ones."""
-    moved = bool(np.any(encoder.preprocessing.mean))
-    as_it_is = encoder.base is not None and encoder.base.passes_through
-    if metric in ("cosine", "inner") and as_it_is and moved:
-        raise InputError(
-            f"metric is {metric!r}, but this encoder subtracts a mean from the vectors and ranks "
-            "by what is left, whose angles and products are other ones; choose euclidean, or learn "
-            f'with FlowHasher(metric="{metric}")'
-        )
+    if metric in MOVED and moves_vectors(encoder):
+        raise InputError(MOVED[metric])
+
+
+MOVED = {
+    metric: f"metric is {metric!r}, but the encoder subtracts a mean from the vectors and ranks by "
+    f"what is left, whose angles and products are other ones; {way}"
+    for metric, way in {
+        "cosine": "bring items and queries to length one and choose euclidean, which orders alike",
+        "inner": 'choose euclidean, or learn with FlowHasher(metric="inner")',
+    }.items()
+}
+
+
+def moves_vectors(encoder: Encoder) -> bool:
+    """Whether it ranks by the vectors themselves, but moved, or scaled by more than one number."""
+    taken = encoder.preprocessing
+    scaled = taken.std.size > 1 and bool(np.ptp(taken.std))
+    as_they_are = encoder.base is not None and encoder.base.passes_through
+    return as_they_are and (bool(np.any(taken.mean)) or scaled)
 
 
 def check_table(encoder: Encoder, table: Engine) -> None:

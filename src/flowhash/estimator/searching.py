@@ -160,7 +160,12 @@ class SearchMixin:
             )
         found = self._numbers[ids]
         right = (found == wanted[:, None]) & (wanted >= 0)[:, None]
-        return float(right.sum() / max(1, (found >= 0).sum()))
+        if not (found >= 0).any():
+            raise InputError(
+                f"none of the {found.size} neighbours of these queries has a label; give more "
+                "labels to fit or add, or ask for more neighbours"
+            )
+        return float(right.sum() / (found >= 0).sum())
 
     def _items(self, values: Any) -> NDArray[np.float32]:
         return read_items(self, values, reset=False, unit=self.effective_metric_ == "cosine")

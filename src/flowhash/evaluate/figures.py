@@ -29,11 +29,11 @@ SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets 
 # Okabe and Ito's colours, which people tell apart who see fewer of them.
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C8C8C"
 SOLVERS = {"ortools": ("OR-Tools today", ORANGE, "s"), "flowhash": ("FlowHash", BLUE, "o")}
-SKY, YELLOW = "#56B4E9", "#B8860B"
+SKY, AMBER = "#56B4E9", "#E69F00"
 SUF_METHODS = {
     "flowhash": (BLUE, "o"), "flowhash-free": (SKY, "p"), "start": (PURPLE, "X"),
     "vq": (ORANGE, "s"), "vq-raw": (ORANGE, "D"), "vq-unit": (ORANGE, "D"), "th": (GREEN, "^"),
-    "classifier": (YELLOW, "v"),
+    "classifier": (AMBER, "v"),
 }  # fmt: skip
 STYLE = {
     "svg.hashsalt": "flowhash",

@@ -1,17 +1,20 @@
-"""Intervals of the differences between methods: a paired bootstrap over queries, and over seeds."""
+"""Intervals of the differences between methods: a paired bootstrap over queries, t over seeds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from flowhash.evaluate.compare import TOPS, Draws, Trial
 from flowhash.evaluate.results import Leads, Row, compared, rival_name
 from flowhash.quality import percentile_interval, resampled_sums
+from flowhash.quality.bootstrap import LEVEL
 
 Place = tuple[str, str, int | None, int]  # method, table, k, seed
 
@@ -77,39 +80,62 @@ def _leads(row: Row, rows: Sequence[Row], draws: Mapping[Place, Draws]) -> Leads
     }
 
 
-def over_seeds(rows: Sequence[Row], draws: Mapping[Place, Draws], seed: int = 0) -> list[Row]:
+def over_seeds(rows: Sequence[Row], draws: Mapping[Place, Draws]) -> list[Row]:
     """The same rows, with intervals over seeds where a method was run with several.
 
-    Every draw of the queries, the same for all seeds, is put together with a draw of as many seeds
-    with replacement, the same for all methods: the mean over these seeds of one method, minus that
-    of another. Three seeds are few: such an interval knows little of what a fourth would change.
+    A difference of two methods varies with the queries and with the training. Its mean over the
+    seeds has two variances: that over draws of the queries, which all seeds share, from the
+    bootstrap; and that of the seeds' differences over their number. Both together make an interval
+    with Student's t, whose degrees of freedom are Welch and Satterthwaite's: with three seeds it is
+    wide unless the queries are what varies.
 
     Args:
         rows: of all tables, methods, k and seeds.
         draws: of each row, from ``Trial.draws``.
-        seed: of the draws of seeds.
     """
     seeds = sorted({row.seed for row in rows})
     if len(seeds) < 2:
         return list(rows)
-    some = next(iter(next(iter(draws.values())).values()))
-    picks = np.random.default_rng(seed).integers(0, len(seeds), (len(seeds), len(some)))
-    pooled: dict[Place, Draws] = {}
+    stacked: dict[Place, Draws] = {}
     for method, table, k in {(row.method, row.table, row.k) for row in rows}:
         places = [(method, table, k, each) for each in seeds]
-        if not all(place in draws for place in places):
-            continue
-        for name in draws[places[0]]:
-            stacked = np.stack([draws[place][name] for place in places])
-            mean = np.take_along_axis(stacked, picks, axis=0).mean(axis=0)
-            for place in places:
-                pooled.setdefault(place, {})[name] = mean
-    return [_over_seeds(row, rows, pooled) for row in rows]
+        if all(place in draws for place in places):
+            every = {
+                name: np.stack([draws[place][name] for place in places])
+                for name in draws[places[0]]
+            }
+            stacked |= dict.fromkeys(places, every)
+    return [_over_seeds(row, rows, stacked) for row in rows]
 
 
-def _over_seeds(row: Row, rows: Sequence[Row], pooled: Mapping[Place, Draws]) -> Row:
-    known = [other for other in rows if place_of(other) in pooled]
-    if place_of(row) not in pooled or _exhaustive(row) not in pooled:
+def _over_seeds(row: Row, rows: Sequence[Row], stacked: Mapping[Place, Draws]) -> Row:
+    """``stacked`` has [seeds, draws] of each quantity."""
+    if place_of(row) not in stacked or _exhaustive(row) not in stacked:
         return row
-    less = _differences(pooled[place_of(row)], pooled[_exhaustive(row)])
-    return replace(row, over_seeds={"exhaustive": less, **_leads(row, known, pooled)})
+    ours = stacked[place_of(row)]
+    others = {"exhaustive": _exhaustive(row)}
+    others |= {
+        rival_name(other, row): place_of(other)
+        for other in compared(row, rows)
+        if place_of(other) in stacked
+    }
+    return replace(row, over_seeds={
+        called: {name: list(seeds_interval(ours[name] - stacked[place][name])) for name in ours}
+        for called, place in others.items()
+    })  # fmt: skip
+
+
+def seeds_interval(differences: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float]:
+    """The interval of the mean over seeds of a difference [seeds, draws of the queries]."""
+    seeds = len(differences)
+    each = differences.mean(axis=1)
+    of_queries = float(differences.mean(axis=0).var(ddof=1))
+    of_seeds = float(each.var(ddof=1)) / seeds
+    both = of_queries + of_seeds
+    if both == 0 or of_seeds == 0:
+        reach = float(stats.norm.ppf((1 + level) / 2)) * math.sqrt(both)
+    else:
+        freedom = both**2 / (of_seeds**2 / (seeds - 1))
+        reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(both)
+    middle = float(each.mean())
+    return middle - reach, middle + reach

@@ -13,7 +13,7 @@ from flowhash.evaluate.methods import (
     Exhaustive,
     ExhaustiveOther,
     InvertedLists,
-    Known,
+    KnownCentroids,
     Learned,
     LearnedAlone,
     Method,
@@ -116,7 +116,7 @@ def _methods(
 ) -> Iterator[tuple[int | None, Method]]:
     """FlowHash comes first of each k: the inverted lists open as much as it did."""
     yield None, Exhaustive()
-    train, known = source.train(), Known()
+    train, known = source.train(), KnownCentroids()
     length = source.other_length()
     if length is not None:
         yield None, ExhaustiveOther(length)

@@ -1,7 +1,7 @@
 """The ways to search that are compared, one small class each; all go through the same table.
 
 A method says which buckets an item prefers: its *activations*. The largest k are the item's code
-and the buckets that a query opens. All but one rank by the base embedding.
+and the buckets that a query opens. They rank by the base embedding unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowhash.evaluate.sides import Side
 
 BLOCK = 50_000  # items that are looked at together
 # Centroids by what they were fitted on and with: the same serve every k.
-Known = dict[tuple[str, int, int], NDArray[np.float32]]
+KnownCentroids = dict[tuple[str, int, int], NDArray[np.float32]]
 
 
 def _blocks(side: Side) -> Iterator[Side]:
@@ -146,14 +146,14 @@ class VectorQuantisation(Method):
         buckets: int,
         train: Side | None = None,
         seed: int = 0,
-        known: Known | None = None,
+        known: KnownCentroids | None = None,
     ) -> None:
         super().__init__(active)
         self.buckets, self.train, self.seed = buckets, train, seed
         self.name = "vq" if train is None else "vq-train"
         self.fitted_on = "the searched table" if train is None else "the training set"
         self.centroids: NDArray[np.float32] | None = None
-        self.known: Known = {} if known is None else known
+        self.known: KnownCentroids = {} if known is None else known
 
     def fit(self, database: Side, queries: Side) -> None:
         """Find the centroids."""
@@ -187,7 +187,12 @@ class VectorQuantisationOther(VectorQuantisation):
     own_vectors = True
 
     def __init__(
-        self, active: int, buckets: int, length: str, seed: int = 0, known: Known | None = None
+        self,
+        active: int,
+        buckets: int,
+        length: str,
+        seed: int = 0,
+        known: KnownCentroids | None = None,
     ) -> None:
         super().__init__(active, buckets, None, seed, known)
         self.name = f"vq-{length}"
@@ -224,7 +229,7 @@ class InvertedLists(VectorQuantisation):
         itself: bool,
         active: int = 1,
         seed: int = 0,
-        known: Known | None = None,
+        known: KnownCentroids | None = None,
     ) -> None:
         super().__init__(1, buckets, None, seed, known)
         self.name = "ivf"

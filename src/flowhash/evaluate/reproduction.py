@@ -24,7 +24,8 @@ from flowhash.networks import EmbeddingNetwork
 UNSEEN_SHARE = 0.2
 ONE_BASE_WORDS = (
     "All seeds share the base of seed 0: they differ in the last layer's start and the batches of "
-    "stage 2 (and in where k-means starts), not in stage 1."
+    "stage 2 (and in where k-means starts), not in stage 1. Where unseen classes are searched, "
+    "each seed has other ones, and a base of its own."
 )
 
 
@@ -72,21 +73,23 @@ def reproduce(
         )
     outcome = Outcome(class_names=splits.train.class_names)
     first: Trainings | None = None
+    searches_unseen = preset == "cpu" if unseen is None else unseen
     for seed in range(seeds):
         plan = make_plan(data, loss, preset, seed, splits.train.classes)
-        outcome.kind = plan.kind
-        outcome.words = (*plan.words, ONE_BASE_WORDS) if one_base and seeds > 1 else plan.words
+        outcome.kind, outcome.words = plan.kind, plan.words
         place = Path(folder) / (f"seed-{seed}-on-0" if first else f"seed-{seed}")
         trainings = Trainings(plan, splits, place, device, quiet, first)
         if one_base:
             first = first or trainings
         _Run(trainings, seed, outcome, say).seen()
-        if unseen if unseen is not None else preset == "cpu":
+        if searches_unseen:
             kept = unseen_classes(splits, UNSEEN_SHARE, seed)
             plan = make_plan(data, loss, preset, seed, kept.train.classes, unseen=True)
             outcome.words = plan.words
             trainings = Trainings(plan, kept, place / "unseen", device, quiet)
             _Run(trainings, seed, outcome, say).unseen()
+    if one_base and seeds > 1:
+        outcome.words += (ONE_BASE_WORDS,)
     outcome.rows = over_seeds(outcome.rows, outcome.draws)
     return outcome
 
@@ -124,7 +127,7 @@ class _Run:
         self.trainings.base()
         for k in self.experiment.active:
             self.trainings.encoder(k)
-        self.trainings.rival()
+        self.trainings.tuned_classifier()
         for k in self.experiment.active:
             self.trainings.free(k)
 
@@ -184,7 +187,7 @@ class _Sides:
         return "raw" if self.trainings.base().unit else "unit"
 
     def scored_apart(self) -> bool:
-        return self.trainings.rival() is not None
+        return self.trainings.tuned_classifier() is not None
 
     def _side(self, items: LabelledItems, name: str, active: int | None) -> Side:
         def made(network: EmbeddingNetwork | None) -> NDArray[np.float32] | None:

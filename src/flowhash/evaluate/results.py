@@ -73,8 +73,8 @@ class Row:
             ``rival_name``, the 95 % intervals [low, high] of the differences to it in "suf", "pr1",
             "pr4" and "pr16"; empty for others.
         over_seeds: the same, and for all methods those to exhaustive search, of the mean over all
-            seeds: draws of the queries and of the seeds. Every seed's row has the same ones; empty
-            for a single seed.
+            seeds: both queries and seeds vary. Every seed's row has the same ones; empty for a
+            single seed.
     """
 
     method: str
@@ -159,7 +159,7 @@ def compared(row: Row, rows: Iterable[Row]) -> list[Row]:
 def lead_over(rows: Sequence[Row], name: str, field: str) -> tuple[float, float] | None:
     """The interval of a difference to the rival called ``name``, over all seeds of a method.
 
-    That over draws of queries and seeds; of a single seed, or in files of an older FlowHash, the
+    That over queries and seeds; of a single seed, or in files of an older FlowHash, the
     one over queries, the widest of all seeds. None where a row has none.
     """
     drawn = widest(rows, lambda row: row.over_seeds.get(name, {}).get(field))

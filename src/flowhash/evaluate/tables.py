@@ -31,8 +31,8 @@ from flowhash.quality.bootstrap import RESAMPLES
 SEEN = ("train", "test")  # tables whose classes were there in training
 UNSEEN = "unseen"
 BOLD = (
-    "Bold: FlowHash leads all other methods at this k, exhaustive search and the classifier at "
-    "k = 1, each by a 95 % interval that lies above zero"
+    "Bold: FlowHash leads all other methods at this k (its own variants are none), exhaustive "
+    "search and the classifier at k = 1, each by a 95 % interval that lies above zero"
 )
 NO_INTERVALS = (
     "These rows were measured without intervals, so that nothing is bold: a lead may be chance."
@@ -56,7 +56,7 @@ def _over_seeds_words(rows: Sequence[Row], otherwise: str) -> str:
     if len({row.seed for row in rows}) == 1:
         return ""
     drawn = any(row.over_seeds for row in rows)
-    return ", over draws of queries and of seeds" if drawn else otherwise
+    return ", over queries and seeds" if drawn else otherwise
 
 
 def _seed_words(rows: Sequence[Row]) -> str:

@@ -58,7 +58,7 @@ class Trainings:
         self._encoders: dict[int, Encoder] = {}
         self._starts: dict[int, EmbeddingNetwork] = {}
         self._free: dict[int, EmbeddingNetwork] = {}
-        self._rival: EmbeddingNetwork | None = None
+        self._tuned: EmbeddingNetwork | None = None
         self._linear: Linear | None = None
 
     @property
@@ -155,15 +155,15 @@ class Trainings:
             self._linear = self._classifier()
         return self._linear
 
-    def rival(self) -> EmbeddingNetwork | None:
+    def tuned_classifier(self) -> EmbeddingNetwork | None:
         """The classifier that was fine-tuned from the base; None if the plan has none."""
-        if self._rival is None and self.plan.classifier is not None:
-            self._rival = self._whole(self.plan.classifier, self.own / "classifier").hash
-        return self._rival
+        if self._tuned is None and self.plan.classifier is not None:
+            self._tuned = self._whole(self.plan.classifier, self.own / "classifier").hash
+        return self._tuned
 
     def scores(self, items: LabelledItems, name: str) -> NDArray[np.float32]:
         """Of the classes for a split [n, classes]: the rival's, or a linear classifier's."""
-        rival = self.rival()
+        rival = self.tuned_classifier()
         if rival is not None:
             return self.encoded(items, name, rival)
         return self.classifier().scores(self.encoded(items, name, self.base()))
@@ -208,7 +208,9 @@ class Trainings:
             for name, path in found.items()
             if path.exists()
         }
-        return spent if self.first else {**spent, "encoding": self.encodings.seconds()}
+        if self.first is None:  # other seeds encode into the same folder
+            spent["encoding"] = self.encodings.seconds()
+        return spent
 
     def curves(self) -> dict[str, list[dict[str, Any]]]:
         """The lines of each training's ``metrics.jsonl``, by its name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -12,14 +13,20 @@ from torch import Tensor, nn
 
 from flowhash.errors import InputError, reason
 
-# The threads of OpenMP stay behind when a process forks: a child that computes with several waits
-# for them for ever. Searches in a child, as multiprocessing's on Linux, go on with one.
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-
 # Words of errors about an item's shape, and of those about the machine, which may name sizes too.
 OF_SHAPES = ("shape", "size", "dim", "channel", "expected", "indices", "elements")
 OF_MACHINES = ("memory", "alloc", "cuda", "cudnn", "cublas", "device", "hip", "mps")
+
+
+@functools.cache
+def _survive_forks() -> None:
+    """Let a child that is forked from now on compute with one thread.
+
+    The threads of OpenMP stay behind when a process forks that has used them: a child that computes
+    with several, as multiprocessing's on Linux do, would wait for them for ever.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
 def outputs(
@@ -32,6 +39,7 @@ def outputs(
     Raises:
         InputError: a network cannot take such items.
     """
+    _survive_forks()
     for batch in batches:
         before = [(part, part.training) for network in networks for part in network.modules()]
         try:

@@ -27,7 +27,7 @@ Curves = Mapping[str, Lines]
 
 # What Algorithm 1 is about; only stage 2 has them.
 OBJECTIVES = {
-    "bound_gap": ("M(θ)", "The gap of Theorem 1, m·ĝ + M ≥ g; the paper says that it falls."),
+    "bound_gap": ("M(θ)", "The gap of the bound of Eq. 4, m·ĝ + M ≥ g; it should fall."),
     "class_objective": ("ĝ", "The objective of the class means, which the flow minimises exactly."),
     "item_objective": ("g", "The objective of the items of a batch, with the same codes."),
 }
