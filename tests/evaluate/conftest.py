@@ -17,6 +17,16 @@ from flowhash.evaluate import plan as plans
 CLASSES = 20
 
 
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    """Networks here are so small that a second thread only makes them wait for it."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def pictures() -> Splits:
     """One pattern a class, under noise: 20 to train on, 4 to validate, 6 to test."""
@@ -37,8 +47,7 @@ def pictures() -> Splits:
 @pytest.fixture(scope="module")
 def short() -> Iterator[None]:
     """Plans with a few steps, a small network and two values of k."""
-    torch = pytest.importorskip("torch")
-    original, threads = plans.preset, torch.get_num_threads()
+    original = plans.preset
 
     def small(name: str, **changes: Any) -> Any:
         settings = original(name, **changes)
@@ -62,6 +71,4 @@ def short() -> Iterator[None]:
             "COPIES": 1,
         }.items():  # fmt: skip
             patch.setattr(plans, name, value)
-        torch.set_num_threads(1)
         yield
-    torch.set_num_threads(threads)
