@@ -54,10 +54,16 @@ def line(loss: str, row: Row, rows: Mapping[tuple[str, str, int | None], Sequenc
 
 def results(read: Mapping[str, Sequence[Row]]) -> str:
     """The README's tables of both losses: test images among themselves, k = 1, and their words."""
+    # By the base's other length exhaustive search and VQ stand on the results' pages.
     chosen = {
-        loss: [row for row in rows if row.table == "test" and row.k in (None, 1) and row.seed == 0]
+        loss: [
+            row
+            for row in rows
+            if row.table == "test" and row.k in (None, 1) and row.seed == 0
+            and not row.method.endswith(("-raw", "-unit"))
+        ]
         for loss, rows in read.items()
-    }
+    }  # fmt: skip
     known = all(row.pr1_low is not None for rows in chosen.values() for row in rows)
     heads = ["d", "search", "Pr@1", "Pr@4", "Pr@16", "SUF", "NMI"]
     heads += ["Pr@1 − exhaustive, 95 %"] if known else []

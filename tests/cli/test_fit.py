@@ -114,6 +114,7 @@ def test_values_that_cannot_be_are_one_line(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.long  # learn/test_resume.py has it without the command
 def test_an_interrupt_leaves_what_resumes(tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [COMMAND, "fit", "digits", "--preset", "cpu-digits", "--out", str(out)]

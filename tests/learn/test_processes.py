@@ -22,6 +22,7 @@ def last_weights(folder: Path, stage: str) -> dict[str, torch.Tensor]:
     return read_tensors(folder / stage / record["tensors"])
 
 
+@pytest.mark.long
 def test_two_processes_train_what_one_does(both: Any, tmp_path: Path) -> None:
     same_training("vectors", both, tmp_path)
 
@@ -56,6 +57,7 @@ def same_training(case: str, both: Any, tmp_path: Path) -> None:
     assert said[0][case] == said[1][case]
 
 
+@pytest.mark.long
 def test_one_process_that_is_told_to_stop_stops_all_and_they_go_on(both: Any) -> None:
     folder, said = both
     for mine in said:
@@ -64,6 +66,7 @@ def test_one_process_that_is_told_to_stop_stops_all_and_they_go_on(both: Any) ->
     assert facts(folder / "resumed") == facts(folder / "vectors")
 
 
+@pytest.mark.long
 def test_fewer_processes_go_on_with_the_run_of_two(both: Any) -> None:
     """What ``--nnodes 1:2`` does when a host does not come back; the batch is the global one."""
     folder, _ = both
