@@ -200,6 +200,7 @@ def _suf_lines(axis: Any, rows: Sequence[Row], paper: Sequence[Row], table: str)
         # Larger and hollow, so that they are seen behind measured ones of the same value.
         axis.plot(list(theirs), values, "--", color=GREY, marker=marker, ms=10, mfc="none")
     for method, (colour, marker) in SUF_METHODS.items():
+        style = "-." if method.endswith(("-raw", "-unit")) else "-"
         ours = _suf_points(rows, method, table)
         if ours:
             means = [float(np.mean(values)) for values in ours.values()]
@@ -207,8 +208,9 @@ def _suf_lines(axis: Any, rows: Sequence[Row], paper: Sequence[Row], table: str)
                 np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in ours.values()
             ]
             axis.errorbar(
-                list(ours), means, spread, color=colour, marker=marker, label=METHODS[method]
-            )
+                list(ours), means, spread, color=colour, marker=marker, linestyle=style,
+                label=METHODS[method],
+            )  # fmt: skip
 
 
 def sizes_of(rows: Sequence[Row], table: str, buckets: int) -> list[int]:
@@ -259,7 +261,7 @@ def suf_figure(
         ticks = [tick for tick in ticks if low <= tick <= high]
         axis.set_yticks(ticks, [str(tick) for tick in ticks])
         axis.minorticks_off()
-        figure.legend(loc="outside upper center", ncols=3)
+        figure.legend(loc="outside upper center", ncols=3, fontsize=8.5)
         return _save(figure, path_stem)
 
 
