@@ -105,7 +105,9 @@ def dying() -> Iterator[Dying]:
     assert script.process.wait() == 0
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "step", [pytest.param(3, marks=pytest.mark.long), pytest.param(1, marks=pytest.mark.slow)]
+)
 def test_killed_at_every_flush(tmp_path: Path, dying: Dying, step: int) -> None:
     """Clean each time, with everything or nothing of it; the same command brings it to its end.
 

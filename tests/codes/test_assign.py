@@ -68,12 +68,20 @@ def assert_optimal(means: Any, active: int, penalty: Any, found: Any) -> None:
     assert found.certified
 
 
-@settings(max_examples=600)
+@settings(max_examples=200)
 @given(problems())
 @example((np.zeros((4, 3)), 2, 1.0))
 @example((np.full((3, 3), -5.0), 3, 0.1))
 @example((np.array([[1.0, 2.0]]), 1, 1e6))
 def test_equals_brute_force(problem: tuple[Any, int, Any]) -> None:
+    means, active, penalty = problem
+    assert_optimal(means, active, penalty, assign_codes(means, active, penalty))
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(problems())
+def test_equals_brute_force_2000_times(problem: tuple[Any, int, Any]) -> None:
     means, active, penalty = problem
     assert_optimal(means, active, penalty, assign_codes(means, active, penalty))
 

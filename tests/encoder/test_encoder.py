@@ -330,6 +330,7 @@ def test_a_changed_byte_is_noticed_and_its_file_named(tmp_path: Path) -> None:
     Encoder.load(tmp_path)
 
 
+@pytest.mark.long
 def test_killed_while_saving_it_leaves_one_encoder_whole(tmp_path: Path) -> None:
     expected = {make("mlp", seed).fingerprint for seed in (1, 2)}
     environment = {**environment_of_children(), "OMP_NUM_THREADS": "1"}

@@ -159,6 +159,7 @@ def refused_everywhere(address: str) -> None:
         create_engine(address, buckets=BUCKETS, dim=DIM)
 
 
+@pytest.mark.long
 def test_server_killed_between_two_pieces(server: Server, source: Path) -> None:
     address = server.address(table="between")
     reached = []
@@ -227,6 +228,7 @@ def self_stopped(table: HashTable, address: str) -> None:
         copy(table, address, watch=watch)
 
 
+@pytest.mark.long
 def test_server_killed_while_checksums_are_compared(server: Server, source: Path) -> None:
     address = server.address(table="comparing")
     with HashTable.open(source) as table, removed(address):

@@ -324,6 +324,7 @@ def test_refuses_what_is_no_experiment(pictures: Splits, tmp_path: Path) -> None
         reproduce(replace(splits, test=None), "cifar100", "npairs", tmp_path)
 
 
+@pytest.mark.long
 def test_the_method_from_nothing_to_files(short: None, pictures: Splits, tmp_path: Path) -> None:
     runs, said = tmp_path / "runs", list[str]()
     given: dict[str, Any] = {"preset": "method", "seeds": 2, "one_base": True, "quiet": True}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,38 +68,48 @@ def whole(tmp_path_factory: Any) -> dict[str, tuple[Path, Encoder]]:
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: Any) -> dict[tuple[str, str, str], Interrupted]:
-    """Each kind of run, ended by each signal in each stage; children of one process."""
-    keys = ENDINGS
-    folders = {key: tmp_path_factory.mktemp("interrupted") / "run" for key in keys}
-    orders = [
-        {"kind": kind, "signal": name, "at": MOMENTS[moment], "folder": str(folders[key])}
-        for key in keys
-        for kind, name, moment in [key]
-    ]
-    source = Path(sys.modules["flowhash"].__file__ or "").parents[1]
-    root = PROGRAM.parents[2]
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        input="\n".join(map(json.dumps, orders)),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=1800,  # against hanging only
-        check=True,
-        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{root}"},
-    )
-    codes = list(map(int, ended.stdout.split()))
-    return {
-        key: Interrupted(folders[key], code, contents(folders[key]))
-        for key, code in zip(keys, codes, strict=True)
-    }
+def interrupted(tmp_path_factory: Any) -> Callable[[str], dict[tuple[str, str], Interrupted]]:
+    """The runs of one kind, ended by each signal in each stage; children of one process."""
+
+    @functools.cache
+    def runs(kind: str) -> dict[tuple[str, str], Interrupted]:
+        keys = [(name, moment) for this, name, moment in ENDINGS if this == kind]
+        folders = {key: tmp_path_factory.mktemp("interrupted") / "run" for key in keys}
+        orders = [
+            {"kind": kind, "signal": name, "at": MOMENTS[moment], "folder": str(folder)}
+            for (name, moment), folder in folders.items()
+        ]
+        source = Path(sys.modules["flowhash"].__file__ or "").parents[1]
+        root = PROGRAM.parents[2]
+        ended = subprocess.run(
+            [sys.executable, str(PROGRAM)],
+            input="\n".join(map(json.dumps, orders)),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=1800,  # against hanging only
+            check=True,
+            env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{root}"},
+        )
+        codes = list(map(int, ended.stdout.split()))
+        return {
+            key: Interrupted(folders[key], code, contents(folders[key]))
+            for key, code in zip(keys, codes, strict=True)
+        }
+
+    return runs
 
 
-@pytest.mark.parametrize(("kind", "name", "moment"), ENDINGS)
+@pytest.mark.parametrize(
+    ("kind", "name", "moment"),
+    [
+        pytest.param(*ending, marks=pytest.mark.long if ending[0] == "pictures" else ())
+        for ending in ENDINGS
+    ],
+)
 def test_a_resumed_run_equals_an_uninterrupted_one(
     kind: str, name: str, moment: str, whole: Any, interrupted: Any
 ) -> None:
-    run: Interrupted = interrupted[kind, name, moment]
+    run: Interrupted = interrupted(kind)[name, moment]
     # It did not end by itself, and it was not at its end.
     assert run.code == (-signal.SIGKILL if name == "SIGKILL" else 130)
     assert "encoder/encoder.json" not in run.left
@@ -125,7 +137,7 @@ def test_losses_are_of_every_step(whole: Any) -> None:
 def test_a_killed_run_had_gone_past_its_checkpoint(interrupted: Any) -> None:
     """Otherwise the test above would not see that a journal is cut back."""
     beyond = 0
-    for (_, name, _), run in interrupted.items():
+    for (name, _), run in interrupted("vectors").items():
         if name != "SIGKILL" or "base/last.json" not in run.left:
             continue
         stage = "hash" if "hash/last.json" in run.left else "base"
@@ -158,7 +170,7 @@ def test_a_finished_run_returns_its_encoder_at_once(kind: str, whole: Any) -> No
     assert contents(folder) == before
 
 
-def test_a_resumed_run_keeps_best_and_last_only(interrupted: Any, whole: Any) -> None:
+def test_a_run_keeps_best_and_last_only(whole: Any) -> None:
     for folder, _ in whole.values():
         for stage in ("base", "hash"):
             names = sorted(path.name.split("-")[0] for path in (folder / stage).iterdir())

@@ -296,6 +296,7 @@ def until(true: Any) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_a_lost_database_comes_back(own_server: Server, way: str, tmp_path: Path) -> None:
     place = in_engine(make_strings(tmp_path), own_server.guarded(table=f"lost_{way}"))
