@@ -49,9 +49,16 @@ REST = {"AMI": "ami", "purity": "purity", "recall@1": "recall1", "recall@4": "re
 def test_every_number_stands_in_its_cell(page: pages.Element, head: str, table: str) -> None:
     main, rest = [pages.cells(each) for each in pages.section(page, head).all("table")]
     rows = [row for row in pages.full_report().rows if row.table == table]
-    assert len(main) == len(rest) == len(rows) == 1 + 4 * (len(METHODS) - 1)
-    for row in rows:
-        place = ("all items" if row.k is None else f"k = {row.k}", METHODS[row.method])
+    assert len(rows) == 1 + 4 * (len(METHODS) - 1)
+    shown_at = [
+        (row, "all items" if row.k is None else f"k = {row.k}", METHODS[row.method]) for row in rows
+    ]
+    # The classifier at k = 1 stands beside every k.
+    [classifier] = [row for row in rows if (row.method, row.k) == ("classifier", 1)]
+    shown_at += [(classifier, f"k = {k}", "classifier, k = 1") for k in (2, 3, 4)]
+    assert len(main) == len(rest) == len(shown_at)
+    for row, *place_words in shown_at:
+        place = tuple(place_words)
         for names, found in ((MAIN, main[place]), (REST, rest[place])):
             for column, name in names.items():
                 value = getattr(row, name)
@@ -110,7 +117,12 @@ def test_tables_are_in_order_and_flowhash_stands_out(page: pages.Element) -> Non
     table = pages.section(page, "Test table").all("table")[0]
     buckets = [name for method, name in METHODS.items() if method != "exhaustive"]
     expected = [("all items", "exhaustive")]
-    expected += [(f"k = {k}", name) for k in (1, 2, 3, 4) for name in buckets]
+    for k in (1, 2, 3, 4):
+        expected += [(f"k = {k}", name) for name in buckets]
+        if k > 1:
+            expected.insert(
+                expected.index((f"k = {k}", "classifier")) + 1, (f"k = {k}", "classifier, k = 1")
+            )
     assert list(pages.cells(table)) == expected
     emphasised = {line.all("th")[0].words for line in table.all("tr", class_="ours")}
     assert emphasised == {name for name in METHODS.values() if name.startswith("FlowHash")}

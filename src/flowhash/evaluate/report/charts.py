@@ -93,14 +93,15 @@ def _precision_chart(entries: Sequence[Entry], head: str, value: Value) -> Chart
         axes = figure.add_subplot()
         for entry in entries:
             if entry.k is None and (level := entry.mean(value)) is not None:
-                axes.axhline(level, linestyle=":", color=INK, label=entry.label)
+                line = ":" if entry.method == "exhaustive" else "-."  # of vectors of another length
+                axes.axhline(level, linestyle=line, color=INK, label=entry.label)
         _lines(axes, entries, value)
         _finish(figure, axes, entries, f"{head} (%)")
 
     table = heading(entries[0].table)
     return draw(
         f"{_word(head)}-{_word(table)}",
-        f"{table}: {head} against k, one line a method, exhaustive search dotted",
+        f"{table}: {head} against k, one line a method, exhaustive search level",
         f"{head} against k; higher is better.",
         paint,
     )

@@ -95,7 +95,12 @@ def active_counts(entries: Sequence[Entry]) -> list[int]:
 
 def _place(entry: Entry) -> tuple[int, str, int, int, str]:
     # Exhaustive search has no k and comes first; what nobody has named yet comes last.
-    tables, methods = list(TABLES), list(METHODS)
+    tables = list(TABLES)
     table = tables.index(entry.table) if entry.table in TABLES else len(tables)
-    method = methods.index(entry.method) if entry.method in METHODS else len(methods)
-    return table, entry.table, entry.k or 0, method, entry.method
+    return table, entry.table, entry.k or 0, method_order(entry), entry.method
+
+
+def method_order(entry: Entry) -> int:
+    """Where a method stands among those of one k."""
+    methods = list(METHODS)
+    return methods.index(entry.method) if entry.method in METHODS else len(methods)

@@ -13,6 +13,7 @@ from flowhash.evaluate.report.merged import (
     Measure,
     Value,
     active_counts,
+    method_order,
     speed_over_flat,
 )
 from flowhash.evaluate.results import Row, is_ours
@@ -175,9 +176,9 @@ def build_table(
     groups = []
     for k in (None, *active_counts(entries)):
         lines = tuple(
-            _line(entry, printed.get((entry.method, entry.k)), kept, notes, rows)
-            for entry in entries
-            if entry.k == k
+            _line(entry, k, printed.get((entry.method, entry.k)), kept, notes, rows)
+            for entry in sorted(entries, key=lambda entry: (method_order(entry), entry.k != k))
+            if entry.k == k or (k is not None and _stands_everywhere(entry))
         )
         if lines:
             groups.append(Group("all items" if k is None else f"k = {k}", lines))
@@ -188,8 +189,14 @@ def build_table(
     return Table(kept, beside, tuple(groups))
 
 
+def _stands_everywhere(entry: Entry) -> bool:
+    """The classifier at k = 1 is beside every k; see ``rivals``."""
+    return (entry.method, entry.k) == ("classifier", 1)
+
+
 def _line(
     entry: Entry,
+    k: int | None,
     paper: Entry | None,
     columns: Sequence[Column],
     notes: list[str],
@@ -197,7 +204,7 @@ def _line(
 ) -> Line:
     note, key = _note(entry), (entry.method, entry.table, entry.k)
     return Line(
-        label=entry.label,
+        label=entry.label if entry.k == k else f"{entry.label}, k = {entry.k}",
         emphasis=is_ours(entry.method),
         footnote=notes.index(note) + 1 if note else None,
         cells=tuple(
