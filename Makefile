@@ -41,12 +41,12 @@ test test-long test-all: export OMP_WAIT_POLICY := passive
 # Two processes, of which one that is done takes tests from the other; TESTS=tests/table runs a part.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
-test: $(INSTALLED) ## the tests that every change must pass, in about ten minutes
-	@echo 'the quick tests: about 10 minutes on two cores, the first of them compiling kernels'
+test: $(INSTALLED) ## the tests that every change must pass, in about nine minutes
+	@echo 'the quick tests: about 9 minutes on two cores, the first of them compiling kernels'
 	$(PYTEST) -m 'not slow and not long' $(TESTS)
 
 test-long: $(INSTALLED) ## what CI runs beside them: long pages, accidents of clusters and servers
-	@echo 'the long tests: about 5 minutes on two cores'
+	@echo 'the long tests: about 6 minutes on two cores'
 	$(PYTEST) -m long $(TESTS)
 
 test-all: $(INSTALLED) ## all tests, the long and the slow ones too
