@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from flowhash import bars
+from flowhash import progress_bars as bars
 from tests.engines.servers import Postgres, postgres_place, removed
 
 settings.register_profile(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flowhash import artefact
+from flowhash import model_files as artefact
 from flowhash.errors import DamagedFileError, MissingExtraError, StorageError
 
 RECORD: dict[str, Any] = {

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowhash import atomic
-from flowhash.atomic import atomic_file, remove_strays
+from flowhash import durable_files as atomic
 from flowhash.bulk import work
 from flowhash.data import cache
 from flowhash.data.download import _opened
+from flowhash.durable_files import atomic_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import open_regular_file
 from flowhash.table import HashTable
-from flowhash.table.files import replace_file
 
 
 def names(folder: Path) -> set[str]:

@@ -15,7 +15,7 @@ import numba
 import pytest
 from numba.core import event
 
-from flowhash import bars
+from flowhash import progress_bars as bars
 from flowhash.compile import Notice
 
 WORDS = "compiles some of its kernels, each once, at its first use: all of them take 40 to 60 s"
@@ -26,7 +26,9 @@ def twice(number):
     return 2 * number
 """
 # A small kernel of ours, which a search calls too.
-SMALL = "import numpy; from flowhash.checks import finite; finite(numpy.zeros((2, 3)), 'x')"
+SMALL = (
+    "import numpy; from flowhash.argument_checks import finite; finite(numpy.zeros((2, 3)), 'x')"
+)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import pytest
 from flowhash.cli import fetching
 from flowhash.cli.app import _code
 from flowhash.cli.aside import aside
+from flowhash.durable_files import LOCK
 from flowhash.engines import create_engine
 from flowhash.table import HashTable
-from flowhash.table.files import LOCK
 from tests.cli.commands import COMMAND
 
 # Copies, and says so in the middle: its items have come, and are not compared yet.

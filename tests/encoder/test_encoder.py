@@ -21,12 +21,12 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import flowhash
-from flowhash.artefact import read_sealed, write_sealed
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoded, Encoder
 from flowhash.errors import DamagedFileError, InputError
+from flowhash.model_files import read_sealed, write_sealed
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from flowhash.table import HashTable
 from tests.encoder import encoders

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
-from flowhash.bars import shown
 from flowhash.data.items import ArrayItems
 from flowhash.data.labelled import LabelledItems
 from flowhash.encoder.inputs import count_of, in_batches
 from flowhash.errors import DamagedFileError, InputError, StorageError
+from flowhash.progress_bars import shown
 from tests.encoder.encoders import DIM, make
 
 SIZE = (6, 5)

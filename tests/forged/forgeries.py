@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowhash.artefact import read_sealed, read_tensors, write_sealed, write_tensors
 from flowhash.data.collection import open_collection
 from flowhash.data.tabular import arrays
 from flowhash.encoder import Encoder
 from flowhash.encoder.files import fingerprint_of
 from flowhash.errors import InputError, MissingExtraError, StorageError
 from flowhash.estimator import FlowHasher
+from flowhash.model_files import read_sealed, read_tensors, write_sealed, write_tensors
 from tests.encoder.encoders import items_of, make
 from tests.estimator.clouds import clouds, quick
 

@@ -21,7 +21,6 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from flowhash.artefact import read_json, read_sealed, read_tensors, write_sealed
 from flowhash.cli.config import read_settings
 from flowhash.data import arrays, image_folder, open_collection
 from flowhash.data import files as data_files
@@ -34,6 +33,7 @@ from flowhash.encoder import Encoder
 from flowhash.encoder import files as encoder_files
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.learn.checkpoint import Checkpoints
+from flowhash.model_files import read_json, read_sealed, read_tensors, write_sealed
 from flowhash.regular_file import open_regular_file, read_regular_file
 from tests.encoder.encoders import items_of, make
 from tests.forged.forgeries import deep, mirrored, npy_bytes, npy_head

@@ -19,12 +19,12 @@ import pytest
 import torch
 import torch.distributed as distributed
 
-from flowhash.artefact import read_json
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import train
 from flowhash.learn.journal import read_journal
 from flowhash.learn.processes import Processes, agreed_name
 from flowhash.learn.stages import Stages
+from flowhash.model_files import read_json
 from tests.learn import ranks
 from tests.learn.launcher import PROGRAM, free_port
 from tests.learn.test_processes import last_weights

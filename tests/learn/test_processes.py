@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from flowhash.artefact import read_json, read_tensors
 from flowhash.learn import train
 from flowhash.learn.processes import Processes
+from flowhash.model_files import read_json, read_tensors
 from tests.learn import ranks
 from tests.learn.launcher import two_processes
 from tests.learn.trainer import facts

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from flowhash.artefact import read_tensors
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.learn import train
+from flowhash.model_files import read_tensors
 from tests.learn import trainer
 from tests.learn.trainer import KINDS, STEPS, facts
 

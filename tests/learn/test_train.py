@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flowhash.artefact import read_json, read_tensors
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import Schedule, Settings, Stage, train
+from flowhash.model_files import read_json, read_tensors
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from tests.learn import trainer
 from tests.learn.trainer import clouds, lines, picture_settings, pictures, vector_settings

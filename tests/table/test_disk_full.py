@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowhash.atomic import STRAY
+from flowhash.durable_files import STRAY
 from flowhash.errors import StorageError
 from flowhash.table import HashTable
 from flowhash.table.check import folder_faults

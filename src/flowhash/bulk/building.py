@@ -12,9 +12,9 @@ import numpy as np
 
 from flowhash.bulk.columns import read_columns, rows_of
 from flowhash.bulk.plan import Place, part_name
+from flowhash.durable_files import flush_folder, naming
 from flowhash.errors import InputError
 from flowhash.table import HashTable
-from flowhash.table.files import flush_folder, naming
 from flowhash.table.folder import Folder
 from flowhash.table.manifest import Settings
 from flowhash.table.state import State

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.bulk.plan import Place
+from flowhash.durable_files import flush_folder, naming
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.extras import require
-from flowhash.table.files import flush_folder, naming
 
 FACTS = b"flowhash"  # the key of our JSON in a file's metadata
 

@@ -13,10 +13,10 @@ from flowhash.bulk.job import Runner
 from flowhash.bulk.plan import Plan, identity_of
 from flowhash.bulk.stored import StoredTable
 from flowhash.bulk.work import ADOPTING, Interrupted, Work
+from flowhash.durable_files import replace_file
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.adopt import adopt, holds, tidy
-from flowhash.table.files import replace_file
 from flowhash.table.fingerprint import check_vectors
 from flowhash.table.manifest import SegmentFile
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flowhash.durable_files import naming
 from flowhash.errors import DamagedFileError, StorageError, reason
-from flowhash.table.files import naming
 
 PLAN = "_plan.json"
 FORMAT, VERSION = "flowhash-bulk", 1

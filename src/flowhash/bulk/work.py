@@ -11,12 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO
 
-from flowhash.atomic import OLD_STRAY
-from flowhash.bars import shown
 from flowhash.bulk.job import Job, Runner
 from flowhash.bulk.plan import FORMAT, PLAN, VERSION, Place, Plan, difference, part_name, read_plan
+from flowhash.durable_files import OLD_STRAY, naming, replace_file
 from flowhash.errors import InputError, LockedTableError, StorageError
-from flowhash.table.files import naming, replace_file
+from flowhash.progress_bars import shown
 
 # Readers of parquet folders pass over names that begin with an underscore or a dot.
 LOCK = "_lock"

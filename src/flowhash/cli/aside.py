@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from flowhash.durable_files import LOCK, naming, take_lock
 from flowhash.errors import LockedTableError, StorageError
-from flowhash.table.files import LOCK, naming, take_lock
 
 MADE = "table"
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bars import tracked
 from flowhash.cli.reply import Reply
 from flowhash.codes import assign_codes
 from flowhash.codes.ortools import ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
+from flowhash.progress_bars import tracked
 from flowhash.table import HashTable
 from flowhash.threads import available_threads
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bars import shown
 from flowhash.engines import RemoteEngine
+from flowhash.progress_bars import shown
 from flowhash.table import Stored
 from flowhash.table.ids import STRING, string_ids
 

@@ -79,7 +79,7 @@ def save_settings(context: typer.Context, path: Path, **resolved: Any) -> None:
 
 def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> None:
     """Write the options of one command as a file for ``--config``."""
-    from flowhash.table.files import replace_file
+    from flowhash.durable_files import replace_file
 
     section: Mapping[str, Any] = {name: _plain(value) for name, value in options.items()}
     for word in reversed(words):

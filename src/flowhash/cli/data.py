@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import typer
 
-from flowhash.bars import tracked
 from flowhash.cli.fit import described
 from flowhash.cli.opening import in_our_words, opened
 from flowhash.cli.reply import Reply, count
@@ -16,6 +15,7 @@ from flowhash.data import NAMED, ImageFolder, LabelledItems, Splits, open_data
 from flowhash.data.folder import find_images
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError
 from flowhash.extras import require
+from flowhash.progress_bars import tracked
 
 CHUNK = 1000  # items that are read at once
 

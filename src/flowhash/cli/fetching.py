@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from flowhash.bars import shown as with_bar
 from flowhash.cli.aside import aside
 from flowhash.cli.notes import Notes, shown
 from flowhash.cli.reply import Reply, count
+from flowhash.durable_files import flush_folder
 from flowhash.engines import RemoteEngine, open_engine
 from flowhash.engines.address import SCHEMES, scheme_of
 from flowhash.errors import InputError, StorageError
+from flowhash.progress_bars import shown as with_bar
 from flowhash.table import HashTable, Stored
-from flowhash.table.files import flush_folder
 from flowhash.table.ids import INT64
 
 WRAP = 1 << 64

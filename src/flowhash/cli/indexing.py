@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowhash.bars import shown
 from flowhash.cli import notes
 from flowhash.cli.doubt import Doubt, Ranges, joined
 from flowhash.cli.reply import Reply, count
 from flowhash.data import Collection
 from flowhash.engines import RemoteEngine, engine_exists, open_any
 from flowhash.errors import DamagedFileError, InputError
+from flowhash.progress_bars import shown
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:

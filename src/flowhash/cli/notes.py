@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.cli.config import read_settings, write_section
+from flowhash.durable_files import replace_file
 from flowhash.engines import RemoteEngine, hidden, is_address
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.table import HashTable
-from flowhash.table.files import replace_file
 
 SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
 INDEX = "index"  # the note of an engine that has the same

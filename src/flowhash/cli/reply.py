@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowhash.bars import silence
+from flowhash.progress_bars import silence
 
 
 @dataclass(frozen=True)

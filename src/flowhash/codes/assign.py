@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.checks import matrix
+from flowhash.argument_checks import matrix
 from flowhash.codes import checks
 from flowhash.codes.certificate import certify
 from flowhash.codes.flow import flow_codes

@@ -7,7 +7,7 @@ import operator
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.checks import finite, first_bad_row, float_bits, numbers
+from flowhash.argument_checks import finite, first_bad_row, float_bits, numbers
 from flowhash.errors import InputError
 
 # Sums and differences of class means and prices stay finite below this.

@@ -27,7 +27,7 @@ from flowhash.codes.pricing import (
 )
 from flowhash.codes.repair import repair
 from flowhash.compile import kernel
-from flowhash.select import sort_rows
+from flowhash.top_values import sort_rows
 
 FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
 FEW_WARM = 2  # the same for earlier prices, which are off by little, so that units move not far

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
-from flowhash.select import best_first, group_count
+from flowhash.top_values import best_first, group_count
 
 NOBODY = -1
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.checks import finite, matrix
+from flowhash.argument_checks import finite, matrix
 from flowhash.codes import checks
 from flowhash.errors import InputError
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowhash.codes.matching import worths_of
 from flowhash.compile import inner_kernel, kernel, larger, smaller
-from flowhash.select import GROUP, group_count, group_maxima, reached_by
+from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
 SPARE = 4  # buckets that a short list has at least beside those that the row will hold
 

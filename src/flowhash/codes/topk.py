@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.checks import finite, float_bits, matrix, row_reaches
+from flowhash.argument_checks import finite, float_bits, matrix, row_reaches
 from flowhash.codes import checks
 from flowhash.compile import kernel
 from flowhash.errors import InputError
-from flowhash.select import best_first, group_count, sort_rows
 from flowhash.threads import in_shards
+from flowhash.top_values import best_first, group_count, sort_rows
 
 SHORT = 32  # orderings up to this length come from the top-k kernel, longer ones from a sort
 

@@ -10,9 +10,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.atomic import atomic_file, remove_strays
 from flowhash.data.files import map_npz, npy_chunks, read_npy
 from flowhash.data.pickles import read_pickle, whole_numbers
+from flowhash.durable_files import atomic_file, remove_strays
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 

@@ -10,9 +10,9 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from flowhash.atomic import NOT_THROUGH_LINKS, NOT_WAITING
-from flowhash.bars import bytes_bar
+from flowhash.durable_files import NOT_THROUGH_LINKS, NOT_WAITING
 from flowhash.errors import DamagedFileError, StorageError
+from flowhash.progress_bars import bytes_bar
 
 CHUNK = 1 << 18
 PATIENCE = 60  # seconds without a byte

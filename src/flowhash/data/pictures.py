@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bars import tracked
 from flowhash.data.items import Kind
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.extras import require
+from flowhash.progress_bars import tracked
 from flowhash.regular_file import open_regular_file, reading
 from flowhash.threads import available_threads
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bars import tracked
 from flowhash.errors import InputError
+from flowhash.progress_bars import tracked
 
 if TYPE_CHECKING:
     from flowhash.data.labelled import LabelledItems

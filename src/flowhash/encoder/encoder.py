@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from flowhash.artefact import described_by
-from flowhash.bars import shown
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import files, tables
 from flowhash.encoder.inputs import count_of, in_batches
 from flowhash.encoder.parts import Encoded, Joined, chained
 from flowhash.engines import Engine, RemoteEngine
 from flowhash.errors import DamagedFileError, InputError, reason
+from flowhash.model_files import described_by
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
+from flowhash.progress_bars import shown
 from flowhash.table import HashTable, Hits
 
 BATCH = 500  # items that go through the networks at once

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.overrides import TorchFunctionMode
 
-from flowhash.artefact import (
+from flowhash.errors import DamagedFileError, InputError, reason
+from flowhash.model_files import (
     check_entries,
     described_by,
     read_sealed,
@@ -25,7 +26,6 @@ from flowhash.artefact import (
     write_sealed,
     write_tensors,
 )
-from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
 if TYPE_CHECKING:

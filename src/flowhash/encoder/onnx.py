@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flowhash.durable_files import replace_file
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table.files import replace_file
 
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder

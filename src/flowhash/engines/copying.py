@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowhash.bars import shown
 from flowhash.engines.opening import room_of
 from flowhash.engines.protocol import Loading
+from flowhash.progress_bars import shown
 from flowhash.table import HashTable
 
 

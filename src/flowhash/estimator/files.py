@@ -20,7 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flowhash.artefact import (
+from flowhash.encoder import Encoder
+from flowhash.errors import DamagedFileError, InputError, reason
+from flowhash.estimator.index import contents, new_table
+from flowhash.estimator.learning import layer_sizes
+from flowhash.model_files import (
     check_entries,
     described_by,
     read_sealed,
@@ -28,10 +32,6 @@ from flowhash.artefact import (
     write_sealed,
     write_tensors,
 )
-from flowhash.encoder import Encoder
-from flowhash.errors import DamagedFileError, InputError, reason
-from flowhash.estimator.index import contents, new_table
-from flowhash.estimator.learning import layer_sizes
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:

@@ -13,15 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from flowhash.atomic import atomic_file, remove_strays
-from flowhash.bars import tracked
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
 from flowhash.data.files import release_pages
+from flowhash.durable_files import atomic_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.embedding import device_of
 from flowhash.networks.inference import outputs
-from flowhash.table.files import replace_file
+from flowhash.progress_bars import tracked
 
 BATCH = 500  # images that go through a network at once
 ROWS = 10_000  # features that go through a last layer at once

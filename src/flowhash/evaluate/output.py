@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import flowhash
+from flowhash.durable_files import replace_file
 from flowhash.evaluate import tables
 from flowhash.evaluate.figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.machine import machine
@@ -13,7 +14,6 @@ from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.paper import Experiment, paper_rows
 from flowhash.evaluate.report import write_report
 from flowhash.evaluate.results import Report, write_rows
-from flowhash.table.files import replace_file
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.durable_files import replace_file
 from flowhash.errors import InputError
-from flowhash.table.files import replace_file
 
 # The methods in the order of a table, and what people call them.
 METHODS = {

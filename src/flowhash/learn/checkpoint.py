@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flowhash.artefact import (
+from flowhash.model_files import (
     check_entries,
     read_sealed,
     read_tensors,

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from flowhash.artefact import read_json, write_json
 from flowhash.data.labelled import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.processes import Processes
 from flowhash.learn.settings import Settings
+from flowhash.model_files import read_json, write_json
 
 # What an unfinished run may go on with changed: a rate that was too high, a batch too large. The
 # rest decides what is learned, or the shape of what a checkpoint holds.

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from flowhash.bars import make_bar
+from flowhash.progress_bars import make_bar
 
 PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
 

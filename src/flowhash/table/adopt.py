@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.durable_files import naming
 from flowhash.errors import InputError
 from flowhash.table import change
-from flowhash.table.files import naming
 from flowhash.table.folder import Folder
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack
 from flowhash.table.manifest import SegmentFile

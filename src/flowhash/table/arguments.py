@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.checks import numbers
+from flowhash.argument_checks import numbers
 from flowhash.errors import InputError
-from flowhash.select import sort_rows
 from flowhash.table.build import first_wrong_code
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
 from flowhash.table.manifest import LARGEST_SEGMENT, Settings
 from flowhash.table.state import State
+from flowhash.top_values import sort_rows
 
 LARGEST_PAYLOAD = 1 << 20  # bytes of JSON
 DEEPEST_PAYLOAD = 100  # levels of dicts and lists; JSON readers give up at some depth

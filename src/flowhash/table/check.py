@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flowhash.bars import tracked
 from flowhash.errors import DamagedFileError
+from flowhash.progress_bars import tracked
 from flowhash.table import manifest as manifests
 from flowhash.table.answers import no_ids
 from flowhash.table.arrays import COSINE, METRICS

@@ -21,13 +21,20 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.atomic import atomic_file, remove_strays
+from flowhash.durable_files import (
+    LOCK,
+    atomic_file,
+    flush_folder,
+    naming,
+    release_lock,
+    remove_strays,
+    take_lock,
+)
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
 from flowhash.table import manifest as manifests
 from flowhash.table.container import Written, write_container
 from flowhash.table.draft import Draft
-from flowhash.table.files import LOCK, flush_folder, naming, release_lock, take_lock
 from flowhash.table.manifest import DeletedFile, Manifest, SegmentFile, Settings
 from flowhash.table.mapped import map_segment, segment_entries
 from flowhash.table.segment import NO_ROWS

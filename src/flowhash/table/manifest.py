@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowhash.atomic import OLD_STRAY
+from flowhash.durable_files import OLD_STRAY
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 from flowhash.table.arrays import METRICS

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel, larger
-from flowhash.select import GROUP, group_count, group_maxima, reached_by
 from flowhash.table.arrays import Arrays, damaged_rows
 from flowhash.table.candidates import ROW_BITS, Candidates, push
 from flowhash.table.gather import gather, gather_norms, list_rows
@@ -25,6 +24,7 @@ from flowhash.table.products import (
     to_affinities,
 )
 from flowhash.table.turns import count_fresh, longest_run, mark
+from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
 TOGETHER = 32  # queries in one matrix product

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import flowhash
+from flowhash.durable_files import replace_file
 from flowhash.evaluate.report.bucket_charts import bucket_charts
 from flowhash.evaluate.report.canvas import Chart
 from flowhash.evaluate.report.charts import row_charts
@@ -29,7 +30,6 @@ from flowhash.evaluate.report.tables import (
 from flowhash.evaluate.results import Report
 from flowhash.evaluate.tables import bold_words
 from flowhash.extras import require
-from flowhash.table.files import replace_file
 
 
 @dataclass(frozen=True)
