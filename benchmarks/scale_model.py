@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from flowhash import HashTable
 from flowhash.errors import InputError, StorageError
-from flowhash.table.stats import expected_share
+from flowhash.table.statistics import expected_share
 from scale_bytes import CHECKED, SIZES, item_bytes, postgres_bytes, qdrant_bytes
 from scale_figures import Estimate, Machine, Plan
 from scale_loads import Met, expected_rows, met_rows, skew_of, trained_skews

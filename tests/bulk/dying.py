@@ -18,7 +18,6 @@ import pyarrow.parquet  # noqa: F401 (once, before the forks)
 from flowhash.bulk import LocalRunner, index
 from flowhash.errors import InputError
 from flowhash.table import HashTable
-from flowhash.table.adopt import adopt
 
 
 def die_at(number: int) -> None:
@@ -44,7 +43,7 @@ def warm() -> None:
                 for _ in range(2):
                     table.add([[0, 1], [2, 1]], np.ones((2, 2), np.float32), [1, 0])
         with HashTable.open(f"{folder}/one", "r+") as table:
-            adopt(table, [Path(folder, "other")] * 2)
+            table.adopt([Path(folder, "other")] * 2)
             table.compact()
 
 

@@ -32,7 +32,7 @@ from flowhash.bulk.connection import Head, connect, head_of
 from flowhash.bulk.job import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 from tests.bulk.builders import Items, content_of, make_table, random_order, wrong_answers
 from tests.bulk.clusters import Deadly, Idle, OneNode, ThreeNodes, Torn, Unlucky
 from tests.encoder.encoders import items_of, make

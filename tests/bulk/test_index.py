@@ -22,9 +22,9 @@ from flowhash.bulk import Interrupted, LocalRunner, TableChoices, Work, building
 from flowhash.bulk.columns import read_columns
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.adopt import _repeated, adopt
-from flowhash.table.check import folder_faults
-from flowhash.table.folder import Folder
+from flowhash.table.changes import _repeated
+from flowhash.table.integrity import folder_faults
+from flowhash.table.storage.table_folder import Folder
 from tests.bulk.builders import BUCKETS, DIM, Items, make_table
 from tests.table.oracles import contents, model_contents
 
@@ -465,14 +465,14 @@ def test_adopting_takes_nothing_from_a_table_that_differs(tmp_path: Path) -> Non
     other = make_table(tmp_path / "other", Items(5), [], metric="cosine")
     with HashTable.open(one, "r+") as table:
         with pytest.raises(InputError, match="other settings"):
-            adopt(table, [other])
+            table.adopt([other])
         with pytest.raises(StorageError):
-            adopt(table, [tmp_path / "nothing"])
+            table.adopt([tmp_path / "nothing"])
         assert len(table) == 5
     assert folder_faults(one) == []
     memory = HashTable.create(buckets=BUCKETS, dim=DIM)
     with pytest.raises(InputError, match="in memory"):
-        adopt(memory, [one])
+        memory.adopt([one])
 
 
 def test_adopting_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

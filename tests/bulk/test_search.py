@@ -21,8 +21,7 @@ from flowhash.bulk import work as work_module
 from flowhash.bulk.columns import new_file
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.places import stored_between
-from flowhash.table.state import Part
+from flowhash.table.segments.segment import Part
 from tests.bulk.builders import (
     BUCKETS,
     DIM,
@@ -416,11 +415,11 @@ def test_items_by_their_place(sizes: list[int], deleted: set[int], first: int, c
     with HashTable.create(buckets=BUCKETS, dim=DIM, active=2) as table:
         items.add_to(table, np.cumsum(sizes)[:-1].tolist())
         table.delete([number for number in deleted if number < len(items.ids)])
-        everything = [name for piece in stored_between(table, 0, 99) for name in piece.ids.tolist()]
+        everything = [name for piece in table.stored_between(0, 99) for name in piece.ids.tolist()]
         assert sorted(everything) == sorted(set(items.ids) - deleted)
         found = [
             (name, vector)
-            for piece in stored_between(table, first, first + count)
+            for piece in table.stored_between(first, first + count)
             for name, vector in zip(piece.ids.tolist(), piece.embeddings, strict=True)
         ]
     assert [name for name, _ in found] == everything[first : first + count]
@@ -440,7 +439,7 @@ def test_segments_outside_the_range_are_left_alone(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(Part, "live_rows", looked)
         for first in range(0, 39, 13):
-            list(stored_between(table, first, first + 13))
+            list(table.stored_between(first, first + 13))
         assert whole == [9]
 
 

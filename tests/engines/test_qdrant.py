@@ -41,7 +41,7 @@ from flowhash.engines.qdrant.address import read_address
 from flowhash.engines.qdrant.filters import ALL
 from flowhash.errors import ForbiddenError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 from tests.engines.qdrant_server import StandIn, stand_in
 
 VARIABLE = "FLOWHASH_TEST_QDRANT"

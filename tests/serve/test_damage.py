@@ -17,8 +17,8 @@ from flowhash.serve import create_app, damage
 from flowhash.serve.finding import Query
 from flowhash.serve.warming import warm_up
 from flowhash.table import HashTable
-from flowhash.table.browse import state_of
-from flowhash.table.segment import Segment
+from flowhash.table.hash_table import state_of
+from flowhash.table.segments.segment import Segment
 from tests.serve.servers import message_of, serving
 from tests.serve.test_limits import ask
 

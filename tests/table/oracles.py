@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.table import HashTable
-from flowhash.table.hits import Hits
+from flowhash.table.results import Hits
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowhash import HashTable
-from flowhash.table.arrays import copy_embedding
-from flowhash.table.blocks import BLOCK, block_checksums, first_damaged
-from flowhash.table.build import LARGEST_SQUARE, split_row
-from flowhash.table.segment import Segment
+from flowhash.table.segments.arrays import copy_embedding
+from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
+from flowhash.table.segments.builder import LARGEST_SQUARE, split_row
+from flowhash.table.segments.segment import Segment
 
 
 @given(st.binary(max_size=400).map(lambda data: (data * 9)[: len(data) * 9 // 8 * 8]))

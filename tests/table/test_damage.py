@@ -20,7 +20,7 @@ import pytest
 
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 from tests.table.process import in_a_process
 from tests.table.writer import BUCKETS, DIM, Kind, added
 

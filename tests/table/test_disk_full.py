@@ -28,7 +28,7 @@ import pytest
 from flowhash.durable_files import STRAY
 from flowhash.errors import StorageError
 from flowhash.table import HashTable
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 from tests.table.writer import KINDS, Kind, Model, Operation, added, operation, strays
 
 ROOT = Path(__file__).resolve().parents[2]

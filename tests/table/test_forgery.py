@@ -31,8 +31,8 @@ import pytest
 
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.check import folder_faults
-from flowhash.table.container import KINDS
+from flowhash.table.integrity import folder_faults
+from flowhash.table.storage.segment_file import KINDS
 from tests.table.process import in_a_process
 from tests.table.writer import BUCKETS, DIM
 

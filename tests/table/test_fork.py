@@ -20,8 +20,7 @@ import pytest
 
 from flowhash.errors import LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.adopt import adopt, tidy
-from flowhash.table.folder import Folder
+from flowhash.table.storage.table_folder import Folder
 from tests.table.process import in_a_process
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -93,8 +92,8 @@ def every_change(folder: Path) -> dict[str, Any]:
         "delete": lambda one: one.delete([0, 1]),
         "del": lambda one: one.__delitem__(5),
         "compact": lambda one: one.compact(),
-        "adopt": lambda one: adopt(one, [other]),
-        "tidy": tidy,
+        "adopt": lambda one: one.adopt([other]),
+        "tidy": HashTable.merge_segments,
     }
 
     def child() -> dict[str, Any]:

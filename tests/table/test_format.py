@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowhash import HashTable
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "format"

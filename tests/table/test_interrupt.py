@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flowhash import HashTable, StorageError
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 
 STEPS = ("fsync", "replace", "unlink", "open")
 
@@ -102,7 +102,7 @@ def test_a_folder_that_another_process_fills_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look into the folder and the lock somebody else makes a table there."""
-    from flowhash.table import folder
+    from flowhash.table.storage import table_folder as folder
 
     path = tmp_path / "table"
     real = folder.take_lock

@@ -17,7 +17,7 @@ from typing import IO, Any
 import pytest
 
 from flowhash.table import HashTable
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 from tests.table.writer import KINDS, Kind, Model, operation, strays
 
 WRITER = Path(__file__).with_name("writer.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flowhash import HashTable
-from flowhash.table.container import map_file
+from flowhash.table.storage.segment_file import map_file
 
 
 def test_a_file_larger_than_memory_can_be_mapped(tmp_path: Path) -> None:

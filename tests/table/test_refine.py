@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flowhash import HashTable
-from flowhash.table.arrays import COSINE, EUCLIDEAN, METRICS
-from flowhash.table.build import residual_square, split_row
-from flowhash.table.draft import upper_roots
-from flowhash.table.few import scale_queries
-from flowhash.table.products import (
+from flowhash.table.search.rerank import error_bound, rank
+from flowhash.table.search.scan import (
     multiply_halves,
     multiply_highs,
     multiply_rows,
     to_affinities,
 )
-from flowhash.table.ranking import rank
-from flowhash.table.refine import error_bound
+from flowhash.table.search.small_batch import scale_queries
+from flowhash.table.segments.builder import residual_square, split_row, upper_roots
+from flowhash.table.settings import COSINE, EUCLIDEAN, METRICS
 
 
 def affinities(

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
-from flowhash.table import HashTable, arguments, mapped
+from flowhash.table import HashTable, arguments
 from flowhash.table import ids as ids_module
-from flowhash.table.draft import Draft
+from flowhash.table.segments.builder import Draft
+from flowhash.table.storage import segment_file as mapped
 from tests.table.oracles import Model, brute_force, contents, differences, model_contents, put
 
 
@@ -794,7 +795,7 @@ def test_iteration_sees_one_state(table: HashTable) -> None:
 def test_a_mistake_late_in_a_large_batch_is_named_by_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flowhash.table.search.QUERIES_AT_ONCE", 30)
+    monkeypatch.setattr("flowhash.table.search.searcher.QUERIES_AT_ONCE", 30)
     table = HashTable.create(buckets=3, dim=1)
     table.add([[0]], [[1.0]])
     order, queries = np.zeros((100, 1), int), np.ones((100, 1))

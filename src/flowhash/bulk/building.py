@@ -15,9 +15,9 @@ from flowhash.bulk.plan import Place, part_name
 from flowhash.durable_files import flush_folder, naming
 from flowhash.errors import InputError
 from flowhash.table import HashTable
-from flowhash.table.folder import Folder
-from flowhash.table.manifest import Settings
-from flowhash.table.state import State
+from flowhash.table.segments.segment import State
+from flowhash.table.settings import Settings
+from flowhash.table.storage.table_folder import Folder
 
 COLUMNS = ["id", "code", "embedding"]
 

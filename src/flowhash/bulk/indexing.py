@@ -16,9 +16,8 @@ from flowhash.bulk.work import ADOPTING, Interrupted, Work
 from flowhash.durable_files import replace_file
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.adopt import adopt, holds, tidy
-from flowhash.table.fingerprint import check_vectors
-from flowhash.table.manifest import SegmentFile
+from flowhash.table.segments.segment import SegmentFile
+from flowhash.table.settings import check_vectors
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
 SEGMENT_BYTES = 1 << 28  # of embeddings in a segment
@@ -81,7 +80,7 @@ def index(
                 _adopt(table, work, job, runner, show)
             try:
                 _drop_parts(work)
-                tidy(table)
+                table.merge_segments()
                 if compact:
                     table.compact()
             except KeyboardInterrupt:
@@ -104,9 +103,9 @@ def _adopt(table: HashTable, work: Work, job: Building, runner: Runner, show: bo
             replace_file(note, json.dumps(body).encode())
 
         try:
-            adopt(table, parts, write_note)
+            table.adopt(parts, write_note)
         except BaseException as error:
-            inside = bool(told) and holds(table, told)
+            inside = bool(told) and table.has_files(told)
             if not inside:
                 note.unlink(missing_ok=True)  # so that others may change the table meanwhile
             if isinstance(error, KeyboardInterrupt):
@@ -130,7 +129,7 @@ def _is_in(table: HashTable, work: Work) -> bool:
         return False  # cut short before it was flushed: nothing was committed after it
     if token != work.plan.token:
         return False
-    if holds(table, files):
+    if table.has_files(files):
         return True
     if version != table.version:
         # Merged, or deleted, or never there: to put them in again could bring back what others

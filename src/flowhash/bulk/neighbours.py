@@ -16,7 +16,6 @@ from flowhash.bulk.stored import StoredTable
 from flowhash.bulk.work import Work
 from flowhash.errors import InputError
 from flowhash.table import HashTable, Hits
-from flowhash.table.places import stored_between
 
 ROWS = 25_000  # items of a part
 ANSWERS = 1 << 22  # places for neighbours of a part
@@ -46,7 +45,7 @@ class Join:
 
     def do(self, opened: HashTable, part: int, threads: int | None) -> int:
         """Find the neighbours of one part."""
-        pieces = list(stored_between(opened, part * self.rows, (part + 1) * self.rows))
+        pieces = list(opened.stored_between(part * self.rows, (part + 1) * self.rows))
         ids = np.concatenate([piece.ids for piece in pieces])
         hits = opened.search(
             np.concatenate([piece.codes for piece in pieces]),

@@ -19,8 +19,7 @@ from flowhash.bulk.queries import FOLDER, MappedQueries, Queries, Unpacking, che
 from flowhash.bulk.stored import StoredTable
 from flowhash.bulk.work import Work
 from flowhash.errors import InputError
-from flowhash.table.fingerprint import check_vectors
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings, check_vectors
 
 ROWS = 25_000  # queries of a part: so many that a bucket is multiplied with hundreds of them
 ANSWERS = 1 << 22  # places for hits of a part, which bound its memory

@@ -8,8 +8,8 @@ from typing import Any
 
 from flowhash.errors import StorageError
 from flowhash.table import HashTable
-from flowhash.table import manifest as manifests
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
+from flowhash.table.storage.manifest import load
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StoredTable:
     @classmethod
     def of(cls, path: Path) -> StoredTable:
         """The state of this moment."""
-        found = manifests.load(path)
+        found = load(path)
         return cls(path.absolute(), found.settings, found.identity, found.generation)
 
     def identity(self) -> list[Any]:

@@ -15,7 +15,7 @@ from flowhash.engines import open_any, open_engine
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.table import HashTable, Stats
-from flowhash.table.check import folder_faults
+from flowhash.table.integrity import folder_faults
 
 
 def check(text: str, reply: Reply) -> None:

@@ -13,7 +13,7 @@ from flowhash.encoder.parts import Encoded
 from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import InputError
 from flowhash.table import HashTable, Hits
-from flowhash.table.fingerprint import check_vectors
+from flowhash.table.settings import check_vectors
 
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder

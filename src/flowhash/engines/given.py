@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flowhash.errors import InputError
 from flowhash.table import HashTable, arguments
-from flowhash.table.browse import state_of
-from flowhash.table.fingerprint import check_vectors
+from flowhash.table.hash_table import state_of
 from flowhash.table.ids import read_ids
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings, check_vectors
 
 WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "

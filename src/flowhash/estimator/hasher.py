@@ -26,7 +26,7 @@ from flowhash.estimator.inputs import read_classes, read_items, read_labels
 from flowhash.estimator.learning import Plan, learn_encoder, without_centre
 from flowhash.estimator.searching import SearchMixin
 from flowhash.learn.losses import LOSSES
-from flowhash.table.manifest import MOST_BUCKETS
+from flowhash.table.settings import MOST_BUCKETS
 
 
 class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

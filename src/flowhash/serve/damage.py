@@ -12,9 +12,8 @@ from flowhash.serve.faces import face
 from flowhash.serve.problems import LOG
 from flowhash.serve.writing import as_json
 from flowhash.table import HashTable
-from flowhash.table.browse import state_of
-from flowhash.table.segment import Segment
-from flowhash.table.state import State
+from flowhash.table.hash_table import state_of
+from flowhash.table.segments.segment import Segment, State
 
 KNOWN = 1000  # of each kind that are remembered; more need not be told apart
 AGAIN = 5.0  # seconds after which what is known is looked at again, although nothing was changed

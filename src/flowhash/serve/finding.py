@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from flowhash.engines import BrowsedEngine
 from flowhash.table import HashTable, Hits
-from flowhash.table.browse import codes_at, state_of
-from flowhash.table.candidates import ROW_BITS, ROW_MASK
-from flowhash.table.few import FEW
-from flowhash.table.state import State
-from flowhash.table.table import search_state
+from flowhash.table.hash_table import codes_at, search_state, state_of
+from flowhash.table.search.scan import ROW_BITS, ROW_MASK
+from flowhash.table.search.small_batch import FEW
+from flowhash.table.segments.segment import State
 
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
 LONG = 256  # hits with payloads: an answer with more is written in that line, too

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowhash.engines import BrowsedEngine
 from flowhash.serve.problems import ProblemError
 from flowhash.table import HashTable
-from flowhash.table.browse import state_of
+from flowhash.table.hash_table import state_of
 
 
 def readable(table: BrowsedEngine, size: int) -> int:

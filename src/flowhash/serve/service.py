@@ -20,7 +20,7 @@ from flowhash.serve.problems import LOG, ProblemError, new_number, only_reads
 from flowhash.serve.searching import Searching
 from flowhash.serve.security import Gate
 from flowhash.table import HashTable
-from flowhash.table.browse import CachedStats
+from flowhash.table.hash_table import CachedStats
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder

@@ -1,9 +1,9 @@
 """The hash table: items in the buckets of their codes, ranked exactly by their embeddings."""
 
 from flowhash.compile import get_ready
-from flowhash.table.hits import Hits, Item, Stored
-from flowhash.table.stats import Stats
-from flowhash.table.table import HashTable
+from flowhash.table.hash_table import HashTable
+from flowhash.table.results import Hits, Item, Stored
+from flowhash.table.statistics import Stats
 
 __all__ = ["HashTable", "Hits", "Item", "Stats", "Stored"]
 

@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import numbers
 from flowhash.errors import InputError
-from flowhash.table.build import first_wrong_code
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
-from flowhash.table.manifest import LARGEST_SEGMENT, Settings
-from flowhash.table.state import State
+from flowhash.table.segments.builder import first_wrong_code
+from flowhash.table.segments.segment import State
+from flowhash.table.settings import Settings
+from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.top_values import sort_rows
 
 LARGEST_PAYLOAD = 1 << 20  # bytes of JSON

@@ -14,10 +14,10 @@ from flowhash.engines.postgres.names import Names
 from flowhash.engines.postgres.schema import Facts
 from flowhash.engines.postgres.searching import embeddings_of
 from flowhash.table import Item, Stats, Stored
-from flowhash.table.browse import draw
+from flowhash.table.hash_table import draw
 from flowhash.table.ids import INT64
-from flowhash.table.manifest import Settings
-from flowhash.table.stats import stats_of
+from flowhash.table.settings import Settings
+from flowhash.table.statistics import stats_of
 
 ITEM = "bucket, id, others, payload, embedding"
 # Of an item's rows, the one in its first bucket stands for it.

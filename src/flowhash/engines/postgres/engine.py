@@ -18,9 +18,8 @@ from flowhash.engines.postgres.view import PostgresView
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Hits
 from flowhash.table.arguments import whole_number
-from flowhash.table.fingerprint import check_encoder
 from flowhash.table.ids import read_ids
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings, check_encoder
 
 
 class PostgresTable(PostgresView):

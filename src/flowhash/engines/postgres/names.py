@@ -9,7 +9,7 @@ from psycopg import sql
 from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection, offers_vector
 from flowhash.errors import StorageError
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 
 REGISTRY = "flowhash_tables"
 FUNCTIONS = {

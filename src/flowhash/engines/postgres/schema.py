@@ -20,7 +20,7 @@ from flowhash.engines.postgres.address import Address
 from flowhash.engines.postgres.connecting import Connection
 from flowhash.engines.postgres.names import REGISTRY, Names
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 
 VERSION = 1
 MOST_NUMBERS = 16_000  # of a vector of pgvector

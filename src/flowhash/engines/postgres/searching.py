@@ -29,7 +29,7 @@ from flowhash.engines.postgres.schema import FACTS, Facts, facts_of, naming_dama
 from flowhash.engines.postgres.writing import usable
 from flowhash.table import Hits
 from flowhash.table.ids import INT64
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowhash.engines.postgres.rows import Rows, chosen_texts
 from flowhash.table import HashTable
-from flowhash.table.browse import state_of
+from flowhash.table.hash_table import state_of
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
 
 ROWS, BYTES = 1 << 15, 1 << 24  # of what is handled together, at the most

@@ -20,12 +20,12 @@ from flowhash.engines.postgres.schema import Facts
 from flowhash.engines.postgres.searching import snapshot
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Item, Stats, Stored
-from flowhash.table.browse import draw
-from flowhash.table.described import Described
+from flowhash.table.hash_table import draw
 from flowhash.table.ids import INT64, read_ids
+from flowhash.table.settings import SettingsProperties
 
 
-class PostgresView(Described):
+class PostgresView(SettingsProperties):
     """The part of a table that reads.
 
     Args:

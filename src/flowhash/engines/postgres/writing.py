@@ -18,7 +18,7 @@ from flowhash.engines.postgres.schema import Facts, read_facts
 from flowhash.engines.postgres.source import Source
 from flowhash.errors import InputError, StorageError
 from flowhash.table.ids import INT64, Ids
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 
 COLUMNS = "bucket, id, others, payload, embedding"
 

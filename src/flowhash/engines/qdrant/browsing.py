@@ -23,9 +23,9 @@ from flowhash.engines.qdrant.points import (
 )
 from flowhash.engines.qdrant.view import POINTS, QdrantView
 from flowhash.table import Item, Stats
-from flowhash.table.browse import draw
+from flowhash.table.hash_table import draw
 from flowhash.table.ids import STRING, read_ids
-from flowhash.table.stats import SAMPLE, stats_of
+from flowhash.table.statistics import SAMPLE, stats_of
 
 LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
 STRETCHES = 16  # places where a sample begins to read

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowhash.engines.qdrant.connecting import Store
 from flowhash.engines.qdrant.filters import Chosen
 from flowhash.engines.qdrant.points import CODE
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 
 KEPT = 100_000  # unions that are remembered
 FEW = 8  # unions with a filter that are counted one by one rather than all loads

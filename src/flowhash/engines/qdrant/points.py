@@ -27,7 +27,7 @@ from qdrant_client import models
 from flowhash.errors import StorageError
 from flowhash.table import Item, Stored
 from flowhash.table.ids import STRING
-from flowhash.table.manifest import Settings
+from flowhash.table.settings import Settings
 
 EMBEDDING, DIRECTION = "embedding", "direction"
 CODE, PAYLOAD, TEXT, NAME = "code", "payload", "text", "id"

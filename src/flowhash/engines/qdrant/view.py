@@ -15,14 +15,14 @@ from flowhash.engines.qdrant.marker import MARKER, Facts, known_facts, read_mark
 from flowhash.engines.qdrant.points import EMBEDDING, PointId, item_id, item_of, point_id, stored_of
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Item, Stored
-from flowhash.table.described import Described
 from flowhash.table.ids import read_ids
+from flowhash.table.settings import SettingsProperties
 
 NUMBERS = 1 << 19  # of vectors that one request brings or carries at the most
 POINTS = 4096  # the same for points
 
 
-class QdrantView(Described):
+class QdrantView(SettingsProperties):
     """The part of a table on Qdrant that reads single items.
 
     Qdrant has no snapshots: a reader may see a part of a change while it is made.

@@ -14,9 +14,9 @@ from flowhash.engines.given import NewItems
 from flowhash.engines.qdrant.connecting import Store
 from flowhash.engines.qdrant.marker import Facts
 from flowhash.engines.qdrant.points import NAME, PointId, points_of
-from flowhash.table.hits import Stored
 from flowhash.table.ids import INT64, STRING
-from flowhash.table.manifest import Settings
+from flowhash.table.results import Stored
+from flowhash.table.settings import Settings
 
 AT_ONCE = 10_000  # points that one request deletes
 

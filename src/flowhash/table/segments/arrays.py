@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
 from flowhash.intrinsics import half_to_float, join_planes, pointer_to
-from flowhash.table.blocks import first_damaged
+from flowhash.table.segments.block_checksums import first_damaged
 
-EUCLIDEAN, COSINE, INNER = 0, 1, 2
-METRICS = {"euclidean": EUCLIDEAN, "cosine": COSINE, "inner": INNER}
+BROKEN = -2  # instead of a block: an entry points out of its array, which no writer does
 
 # Positions in Arrays.starts.
 HIGHS, LOWS, NORMS, IDS, POSTINGS, CODES = range(6)

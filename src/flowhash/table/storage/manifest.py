@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.durable_files import OLD_STRAY
-from flowhash.errors import DamagedFileError, InputError, StorageError, reason
+from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
-from flowhash.table.arrays import METRICS
-from flowhash.table.ids import INT64, STRING
+from flowhash.table.segments.segment import DeletedFile, SegmentFile
+from flowhash.table.settings import Settings
 
 NAME = "manifest.json"
 FORMAT, VERSION = "flowhash-table", 1
@@ -25,75 +25,10 @@ SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
 STRAY_NAME = re.compile(re.escape(NAME) + OLD_STRAY)  # of a manifest that was not finished
 LARGEST = 1 << 26  # bytes: more segments than a system maps files
-MOST_BUCKETS = 1 << 30
 WORD = 1 << 63  # numbers are below
 LARGEST_SEGMENT = 1 << 31  # rows are counted in int32
 FILES = 10**10  # so many names there are
 LARGEST_LENGTH = 1e20  # of an embedding, with room: ``add`` takes up to 3.2e18
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is chosen when a table is created and never changes.
-
-    Attributes:
-        buckets: d.
-        dim: numbers in an embedding.
-        active: k.
-        metric: "euclidean", "cosine" or "inner".
-        dtype: "float32" or "float16", how embeddings are stored.
-        ids: "int64" or "string".
-        encoder: the fingerprint of the encoder that the codes come from, or None.
-    """
-
-    buckets: int
-    dim: int
-    active: int = 1
-    metric: str = "euclidean"
-    dtype: str = "float32"
-    ids: str = INT64
-    encoder: str | None = None
-
-    def check(self) -> None:
-        """Refuse settings that cannot be."""
-        for name, limit in (("buckets", MOST_BUCKETS), ("dim", 1 << 20), ("active", self.buckets)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
-                raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {limit}")
-        choices = {"metric": METRICS, "dtype": ("float32", "float16"), "ids": (INT64, STRING)}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in tuple(allowed):
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}; expected one of {', '.join(allowed)}"
-                )
-        if self.encoder is not None and not isinstance(self.encoder, str):
-            raise InputError(
-                f"encoder is {self.encoder!r}; expected its fingerprint, which is a string, or None"
-            )
-
-
-@dataclass(frozen=True)
-class DeletedFile:
-    """Which rows of a segment are deleted."""
-
-    file: str
-    rows: int
-    size: int
-    crc32: int
-
-
-@dataclass(frozen=True)
-class SegmentFile:
-    """A segment's file, and what it takes to know it again."""
-
-    file: str
-    rows: int
-    size: int
-    header_crc32: int
-    sums_crc32: int
-    largest: float
-    residual: float
-    deleted: DeletedFile | None = None
 
 
 @dataclass(frozen=True)

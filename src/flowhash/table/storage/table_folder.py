@@ -32,13 +32,24 @@ from flowhash.durable_files import (
 )
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
-from flowhash.table import manifest as manifests
-from flowhash.table.container import Written, write_container
-from flowhash.table.draft import Draft
-from flowhash.table.manifest import DeletedFile, Manifest, SegmentFile, Settings
-from flowhash.table.mapped import map_segment, segment_entries
-from flowhash.table.segment import NO_ROWS
-from flowhash.table.state import Part, State
+from flowhash.table.segments.builder import Draft
+from flowhash.table.segments.segment import NO_ROWS, DeletedFile, Part, SegmentFile, State
+from flowhash.table.settings import Settings
+from flowhash.table.storage.manifest import (
+    DELETED_NAME,
+    NAME,
+    SEGMENT_NAME,
+    STRAY_NAME,
+    Manifest,
+    dump,
+    load,
+)
+from flowhash.table.storage.segment_file import (
+    Written,
+    map_segment,
+    segment_entries,
+    write_container,
+)
 
 # A NumPy file of bits as FlowHash writes it: the magic and the header, of format 1.0.
 BITS = re.compile(
@@ -62,12 +73,12 @@ class Folder:
         self.path = path
         self.writer = os.getpid() if writable else None
         if lock is None:
-            manifests.load(path)  # before a lock file is left in a folder that is no table
+            load(path)  # before a lock file is left in a folder that is no table
         self._lock = take_lock(path) if writable and lock is None else lock
         self._new: set[str] = set()
         self._attempted = 0
         try:
-            self.manifest = manifests.load(path)
+            self.manifest = load(path)
         except BaseException:
             self.close()
             raise
@@ -87,12 +98,12 @@ class Folder:
             lock = take_lock(path)
             try:
                 _refuse_content(path)
-                remove_strays(path / manifests.NAME)
+                remove_strays(path / NAME)
                 flush_folder(path.parent)
                 try:
                     _write_manifest(path, Manifest(settings, identity=secrets.token_hex(16)))
                 except BaseException:
-                    (path / manifests.NAME).unlink(missing_ok=True)  # so that it can be tried again
+                    (path / NAME).unlink(missing_ok=True)  # so that it can be tried again
                     raise
             except BaseException:
                 lock.close()
@@ -128,7 +139,7 @@ class Folder:
                 parts = tuple(self.load_part(entry, known) for entry in self.manifest.segments)
                 return State(parts, self.manifest.next_id)
             except DamagedFileError:  # noqa: PERF203
-                newer = manifests.load(self.path)
+                newer = load(self.path)
                 if newer.generation == self.manifest.generation:
                     raise
                 self._refuse_another(newer)
@@ -143,7 +154,7 @@ class Folder:
 
     def refresh(self, known: State) -> State | None:
         """The state of a newer manifest, or None if there is none."""
-        newer = manifests.load(self.path)
+        newer = load(self.path)
         self._refuse_another(newer)
         if newer.generation == self.manifest.generation:
             return None
@@ -193,7 +204,7 @@ class Folder:
         if missing:
             raise StorageError(f"{self.path / missing[0]} was removed; the table is not changed")
         try:
-            with naming(self.path / manifests.NAME):
+            with naming(self.path / NAME):
                 flush_folder(self.path)
                 _write_manifest(self.path, changed)
         except BaseException:
@@ -208,7 +219,7 @@ class Folder:
 
         What is on disk decides: if the change got there after all, it is what the table is now.
         """
-        current = manifests.load(self.path)  # if that fails, everything is left as it is
+        current = load(self.path)  # if that fails, everything is left as it is
         last = max(current.next_file, self.manifest.next_file)
         self.manifest = replace(current, next_file=last)
         self.discard(self._new - current.files())
@@ -226,7 +237,7 @@ class Folder:
         It gets a generation of its own, for readers that have seen the new one. No file is removed
         before this has succeeded.
         """
-        if manifests.load(self.path).generation != changed.generation:
+        if load(self.path).generation != changed.generation:
             return
         self._attempted = changed.generation + 1
         try:
@@ -234,7 +245,7 @@ class Folder:
         except OSError as error:
             raise StorageError(
                 error.errno,
-                f"{self.path / manifests.NAME}: {error.strerror or error}; the change is in the "
+                f"{self.path / NAME}: {error.strerror or error}; the change is in the "
                 "table but may not survive a power failure. Mend the disk and open the table again",
             ) from error
 
@@ -303,7 +314,7 @@ class Folder:
         Only after everything that it names was found.
         """
         known = self.manifest.files()
-        ours = (manifests.SEGMENT_NAME, manifests.DELETED_NAME, manifests.STRAY_NAME)
+        ours = (SEGMENT_NAME, DELETED_NAME, STRAY_NAME)
         names = {entry.name for entry in self.path.iterdir()}
         strays = {name for name in names if any(kind.fullmatch(name) for kind in ours)}
         self.discard(strays - known)
@@ -311,14 +322,14 @@ class Folder:
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest in one step, durably."""
-    with atomic_file(folder / manifests.NAME) as file:
-        file.write(manifests.dump(manifest))
+    with atomic_file(folder / NAME) as file:
+        file.write(dump(manifest))
 
 
 def _refuse_content(path: Path) -> None:
     """A new table needs a folder of its own; what one has left that was not finished is ours."""
     names = [entry.name for entry in path.iterdir()]
-    if any(name != LOCK and not manifests.STRAY_NAME.fullmatch(name) for name in names):
+    if any(name != LOCK and not STRAY_NAME.fullmatch(name) for name in names):
         raise StorageError(
             f"{path} is not empty; give a new or empty folder, or use HashTable.open for a table "
             "that is there"

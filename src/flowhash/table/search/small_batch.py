@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
-from flowhash.table.arrays import COSINE, look_up
-from flowhash.table.build import LARGEST_SQUARE, SMALLEST_SQUARE, square
-from flowhash.table.candidates import Candidates
-from flowhash.table.plan import pair_few
-from flowhash.table.refine import measure, settle
-from flowhash.table.scan import scan
+from flowhash.table.search.bucket_plan import pair_few
+from flowhash.table.search.rerank import measure, settle
+from flowhash.table.search.scan import Candidates, scan
+from flowhash.table.segments.arrays import look_up
+from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, square
+from flowhash.table.settings import COSINE
 
 FEW = 16  # pairs of query and bucket that one compiled call does best
 

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import InputError
-from flowhash.table.arrays import note
-from flowhash.table.candidates import Candidates, empty_candidates, merge
-from flowhash.table.exact import scan_exactly
-from flowhash.table.few import (
+from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
+from flowhash.table.search.rerank import measure, scan_exactly, settle
+from flowhash.table.search.scan import Candidates, empty_candidates, merge, scan
+from flowhash.table.search.small_batch import (
     FEW,
     Found,
     deliver,
@@ -28,11 +28,8 @@ from flowhash.table.few import (
     scale_queries,
     search_few,
 )
-from flowhash.table.opening import open_until, shards_of
-from flowhash.table.plan import first_wrong_bucket, pair_up
-from flowhash.table.refine import measure, settle
-from flowhash.table.scan import scan
-from flowhash.table.state import Part
+from flowhash.table.segments.arrays import note
+from flowhash.table.segments.segment import Part
 
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22

@@ -1,13 +1,17 @@
-"""Which buckets each query opens, and who opens them together."""
+"""Which buckets each query opens, which queries share them, and that no row is seen twice."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
-from flowhash.table.arrays import Arrays, damaged_code, damaged_postings
-from flowhash.table.gather import BROKEN
+from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_code, damaged_postings
+from flowhash.table.segments.segment import Part
+from flowhash.threads import available_threads
 
 
 @kernel
@@ -166,3 +170,148 @@ def count_unseen(
             known |= seen[other]
         count += 1 - known
     return count, -1
+
+
+WORK_PER_THREAD = 1 << 20  # numbers multiplied; below this a thread costs more than it brings
+
+
+def open_until(
+    parts: Sequence[Part],
+    allowed_rows: Sequence[NDArray[np.uint8]],
+    order: NDArray[np.int32],
+    opened: NDArray[np.int32],
+    at_least: int,
+    buckets: int,
+    active: int,
+) -> None:
+    """Let every query open further buckets until it has ``at_least`` items, or none is left."""
+    sizes = np.zeros(buckets, np.int64)
+    for part, allowed in zip(parts, allowed_rows, strict=True):
+        fault = add_bucket_sizes(part.segment.arrays, allowed, sizes)
+        if fault != -1:
+            part.segment.fail(fault)
+    reached = np.zeros(len(order), np.int64)
+    asking = np.arange(len(order))
+    counted = np.zeros_like(opened)
+    if active > 1 and len(order):  # one full bucket is enough, without counting unions
+        fullest = sizes[order[:, : opened[0]]].max(axis=1)
+        asking = np.flatnonzero(fullest < at_least)
+    if active == 1:
+        reached += sizes[order[:, : opened[0]] if len(order) else order].sum(axis=1)
+    while len(asking):
+        if active == 1:  # every round but the first opens one bucket more
+            later = asking[counted[asking] > 0]
+            reached[later] += sizes[order[later, opened[later] - 1]]
+        else:
+            for part, allowed in zip(parts, allowed_rows, strict=True):
+                fault = add_fresh(
+                    part.segment.arrays, allowed, order, asking, counted, opened, reached
+                )
+                if fault != -1:
+                    part.segment.fail(fault)
+        counted[asking] = opened[asking]
+        more = (reached[asking] < at_least) & (opened[asking] < order.shape[1])
+        asking = asking[more]
+        opened[asking] += 1
+
+
+def shards_of(
+    parts: Sequence[Part], starts: NDArray[np.int64], dim: int, threads: int | None
+) -> list[tuple[int, int]]:
+    """Cut the pairs into ranges of about equal work, one for each thread."""
+    pairs = int(starts[-1])
+    sizes = np.zeros(len(starts) - 1, np.int64)
+    for part in parts:
+        sizes += np.diff(part.segment.arrays.offsets)
+    work = np.repeat(sizes, np.diff(starts)).cumsum() * dim
+    total = int(work[-1]) if pairs else 0
+    most = available_threads() if threads is None else threads
+    count = max(1, min(most, total // WORK_PER_THREAD))
+    edges = np.searchsorted(work, [total * shard // count for shard in range(1, count)])
+    cuts = [0, *edges.tolist(), pairs]
+    return [(first, last) for first, last in pairwise(cuts) if first < last]
+
+
+@inner_kernel
+def longest_run(
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    pair_turns: NDArray[np.int32],
+    first: int,
+    last: int,
+) -> int:
+    """The most queries that open the same bucket."""
+    longest = run = 0
+    before = -1
+    for pair in range(first, last):
+        bucket = order[pair_queries[pair], pair_turns[pair]]
+        run = run + 1 if bucket == before else 1
+        before = bucket
+        longest = max(longest, run)
+    return longest
+
+
+@inner_kernel
+def mark(
+    earlier: NDArray[np.uint8],
+    flagged: NDArray[np.uint8],
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    pair_turns: NDArray[np.int32],
+    start: int,
+    count: int,
+    value: int,
+) -> None:
+    """Write ``value`` wherever one of ``count`` queries opened a bucket before this one (k > 1)."""
+    for index in range(count if flagged.shape[0] > 0 else 0):
+        query = pair_queries[start + index]
+        for turn in range(pair_turns[start + index]):
+            earlier[order[query, turn], index] = value
+            flagged[order[query, turn]] = value
+
+
+@inner_kernel
+def count_fresh(
+    codes: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    size: int,
+    earlier: NDArray[np.uint8],
+    flagged: NDArray[np.uint8],
+    lanes: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    start: int,
+    count: int,
+    scanned: NDArray[np.int64],
+) -> None:
+    """Add the rows that no earlier bucket of a query had to what it scanned; all queries at once.
+
+    Args:
+        codes: the code of each row [n, k].
+        rows: the rows of this chunk.
+        size: how many.
+        earlier: 1 where a query opened a bucket before this one [d, together].
+        flagged: 1 for buckets that any of the queries opened before [d]; empty with k = 1.
+        lanes: zeros, scratch space [2, together].
+        pair_queries: the query of each pair.
+        start: the first pair of these queries.
+        count: how many queries.
+        scanned: what each query has scanned so far.
+    """
+    width = lanes.shape[1]
+    for place in range(size if flagged.shape[0] > 0 else 0):
+        row = rows[place]
+        known = 0
+        for column in range(codes.shape[1]):
+            known |= flagged[codes[row, column]]
+        if known == 0:
+            continue
+        for column in range(codes.shape[1]):
+            bucket = codes[row, column]
+            for lane in range(width):
+                lanes[1, lane] |= earlier[bucket, lane]
+        for lane in range(width):
+            lanes[0, lane] += lanes[1, lane]
+            lanes[1, lane] = 0
+    for index in range(count):
+        scanned[pair_queries[start + index]] += size - lanes[0, index]
+        lanes[0, index] = 0

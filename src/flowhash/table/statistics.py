@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.table.manifest import Settings
-from flowhash.table.plan import add_bucket_sizes, add_fresh
-from flowhash.table.state import State
+from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
+from flowhash.table.segments.segment import State
+from flowhash.table.settings import Settings
 
 SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
 

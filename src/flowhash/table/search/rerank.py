@@ -1,29 +1,23 @@
-"""From candidates to the answer: exact distances, and the proof that nothing was missed.
-
-Distances are summed in float64, from the stored embeddings and the queries as they came. An
-answer is therefore the same whatever the batch, the threads and the segments were: nearest first,
-equal distances in the order of their ids.
-"""
+"""Exact distances of the candidates, the proof that none is missing, and their order."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import inner_kernel
+from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.intrinsics import prefetch, prefetch_item
-from flowhash.table.arrays import (
-    COSINE,
-    EUCLIDEAN,
+from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, Candidates
+from flowhash.table.segments.arrays import (
+    BROKEN,
     Arrays,
     copy_embedding,
+    damaged_code,
     damaged_id,
+    damaged_postings,
     damaged_rows,
 )
-from flowhash.table.candidates import ROW_BITS, ROW_MASK, Candidates
-from flowhash.table.exact import distance
-from flowhash.table.gather import BROKEN, LINE
-from flowhash.table.ranking import rank
+from flowhash.table.settings import COSINE, EUCLIDEAN
 
 COARSE_UNIT = 2.0**-8  # relative error of an upper half
 COMPARED = 64  # candidates that are compared with each other before they are looked up
@@ -205,3 +199,176 @@ def settle(
         rest = residual if found.coarse[query] else 0.0
         nearest -= error_bound(metric, queries.shape[1], length, largest, rest)
         proven[query] = size >= top and distances[query, ranks[query, top - 1]] < nearest
+
+
+@filter_kernel
+def distance(
+    metric: int, line: NDArray[np.float32], queries: NDArray[np.float32], query: int
+) -> float:
+    """The exact distance of an embedding from a query: |q - x|², 1 - q·x/(|q||x|), or -q·x.
+
+    Float64 holds products of float32 numbers exactly; summing them in any order changes the last
+    of 53 bits at most. NaN for an embedding that no writer stores.
+    """
+    dim = queries.shape[1]
+    product = length = size = np.float64(0.0)
+    if metric == EUCLIDEAN:
+        for column in range(dim):
+            step = np.float64(queries[query, column]) - np.float64(line[0, column])
+            product += step * step
+        return product
+    for column in range(dim):
+        value = np.float64(line[0, column])
+        asked = np.float64(queries[query, column])
+        product += asked * value
+        length += value * value
+        size += asked * asked
+    if metric == COSINE:
+        if length == 0.0:  # no row that ``add`` took
+            return np.nan
+        return 1.0 - product / np.sqrt(length * size)
+    return -product
+
+
+@kernel
+def scan_exactly(
+    segment: Arrays,
+    number: int,
+    allowed: NDArray[np.uint8],
+    metric: int,
+    queries: NDArray[np.float32],
+    query: int,
+    opened: NDArray[np.int32],
+    best: int,
+    size: int,
+    distances: NDArray[np.float64],
+    keys: NDArray[np.int64],
+    places: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Scan the opened buckets of one query in float64 into a list of the ``best`` nearest.
+
+    For the few queries whose nearest rows are too close together for float32 to tell apart.
+
+    Returns:
+        How many rows the list has now, and -1 or what is wrong.
+    """
+    buckets = segment.offsets.shape[0] - 1
+    seen = np.zeros(buckets, np.uint8)
+    line = np.empty((1, queries.shape[1]), np.float32)
+    listed = segment.postings.shape[0] > 0
+    for bucket in opened:
+        start, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
+        fault = damaged_postings(segment, start, stop)
+        for entry in range(start, stop):
+            if fault != -1:
+                return size, fault
+            row = np.int64(segment.postings[entry] if listed else entry)
+            if row < 0 or row >= segment.norms.shape[0]:
+                return size, BROKEN
+            fault = max(damaged_rows(segment, row, row + 1, False), damaged_id(segment, row))
+            fault = max(fault, damaged_code(segment, row))
+            if fault != -1 or (allowed.shape[0] > 0 and allowed[row] == 0):
+                continue
+            known = 0
+            for column in range(segment.codes.shape[1] if listed else 0):
+                other = segment.codes[row, column]
+                if other < 0 or other >= buckets:
+                    return size, BROKEN
+                known |= seen[other]
+            if known == 0:
+                copy_embedding(segment.highs, segment.lows, row, line, 0)
+                away = distance(metric, line, queries, query)
+                if np.isnan(away):
+                    return size, BROKEN
+                place = (np.int64(number) << ROW_BITS) | row
+                size = keep(away, segment.ids[row], place, best, size, distances, keys, places)
+        if fault != -1:
+            return size, fault
+        seen[bucket] = 1
+    return size, -1
+
+
+@inner_kernel
+def keep(
+    away: float, key: int, place: int, best: int, size: int,
+    distances: NDArray[np.float64], keys: NDArray[np.int64], places: NDArray[np.int64],
+) -> int:  # fmt: skip
+    """Put a row into the sorted list of the ``best`` nearest, if it belongs there; its new length.
+
+    One place behind the list is scratch space, so that the newcomer can be compared.
+    """
+    index = size
+    distances[0, index] = away
+    keys[0, index] = key
+    places[0, index] = place
+    while index > 0 and comes_before(distances, keys, 0, index, index - 1):
+        distances[0, index] = distances[0, index - 1]
+        keys[0, index] = keys[0, index - 1]
+        places[0, index] = places[0, index - 1]
+        index -= 1
+        distances[0, index] = away
+        keys[0, index] = key
+        places[0, index] = place
+    return min(size + 1, best)
+
+
+FEW = 64  # candidates that are sorted fastest by insertion
+
+
+@inner_kernel
+def comes_before(
+    distances: NDArray[np.float64], keys: NDArray[np.int64], query: int, one: int, two: int
+) -> bool:
+    """Whether candidate ``one`` of a query ranks before candidate ``two``."""
+    if distances[query, one] != distances[query, two]:
+        return distances[query, one] < distances[query, two]
+    return keys[query, one] < keys[query, two]
+
+
+@inner_kernel
+def sift(
+    distances: NDArray[np.float64], keys: NDArray[np.int64], query: int,
+    ranks: NDArray[np.int32], index: int, size: int,
+) -> None:  # fmt: skip
+    """Let a candidate sink in a heap of candidates whose top ranks last."""
+    moving = ranks[query, index]
+    while True:
+        child = 2 * index + 1
+        if child >= size:
+            break
+        if child + 1 < size and comes_before(
+            distances, keys, query, ranks[query, child], ranks[query, child + 1]
+        ):
+            child += 1
+        if not comes_before(distances, keys, query, moving, ranks[query, child]):
+            break
+        ranks[query, index] = ranks[query, child]
+        index = child
+    ranks[query, index] = moving
+
+
+@inner_kernel
+def rank(
+    distances: NDArray[np.float64], keys: NDArray[np.int64], query: int, size: int,
+    ranks: NDArray[np.int32],
+) -> None:  # fmt: skip
+    """The candidates of a query in their order into ``ranks``: by insertion, or by a heap."""
+    for index in range(size):
+        ranks[query, index] = index
+    if size <= FEW:
+        for index in range(1, size):
+            place = index
+            while place > 0 and comes_before(
+                distances, keys, query, index, ranks[query, place - 1]
+            ):
+                ranks[query, place] = ranks[query, place - 1]
+                place -= 1
+            ranks[query, place] = index
+        return
+    for index in range(size // 2 - 1, -1, -1):
+        sift(distances, keys, query, ranks, index, size)
+    for end in range(size - 1, 0, -1):
+        last = ranks[query, end]
+        ranks[query, end] = ranks[query, 0]
+        ranks[query, 0] = last
+        sift(distances, keys, query, ranks, 0, end)

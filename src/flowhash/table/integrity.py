@@ -8,18 +8,15 @@ import numpy as np
 
 from flowhash.errors import DamagedFileError
 from flowhash.progress_bars import tracked
-from flowhash.table import manifest as manifests
-from flowhash.table.answers import no_ids
-from flowhash.table.arrays import COSINE, METRICS
-from flowhash.table.blocks import BLOCK
-from flowhash.table.build import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
-from flowhash.table.folder import Folder
-from flowhash.table.ids import INT64, STRING, string_keys
-from flowhash.table.manifest import Settings
-from flowhash.table.mapped import damaged_blocks
-from flowhash.table.refine import UNIT
-from flowhash.table.segment import Segment, texts_fit
-from flowhash.table.state import Part, State
+from flowhash.table.ids import INT64, STRING, no_ids, string_keys
+from flowhash.table.search.rerank import UNIT
+from flowhash.table.segments.block_checksums import BLOCK
+from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
+from flowhash.table.segments.segment import Part, Segment, State, texts_fit
+from flowhash.table.settings import COSINE, METRICS, Settings
+from flowhash.table.storage.manifest import load
+from flowhash.table.storage.segment_file import damaged_blocks
+from flowhash.table.storage.table_folder import Folder
 
 MOST = 20  # lines for one file
 PIECE = 1 << 22  # numbers that are computed again at once
@@ -40,7 +37,7 @@ def folder_faults(path: Path) -> list[str]:
             parts.append(folder.load_part(entry))
         except DamagedFileError as error:  # noqa: PERF203
             # A writer may have replaced the files since the manifest was read.
-            if manifests.load(path).generation != folder.manifest.generation:
+            if load(path).generation != folder.manifest.generation:
                 return folder_faults(path)
             faults.append(str(error))
     return faults + state_faults(settings, State(tuple(parts), folder.manifest.next_id))

@@ -1,0 +1,289 @@
+"""Changes of a table: add, delete, merge, compact and adopt make one state from another."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.durable_files import naming
+from flowhash.errors import InputError
+from flowhash.table.arguments import Items
+from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack
+from flowhash.table.segments.builder import Draft, draft, given, in_memory, stored
+from flowhash.table.segments.segment import Part, Segment, SegmentFile, State, new_part
+from flowhash.table.settings import METRICS, Settings
+from flowhash.table.storage.manifest import LARGEST_SEGMENT
+from flowhash.table.storage.table_folder import Folder
+
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+FAN = 8  # so many segments of like size are merged into one
+
+
+def add(settings: Settings, folder: Folder | None, state: State, items: Items) -> State:
+    """The state with new items; older ones with the same ids are gone."""
+    ids = items.ids
+    assert ids is not None
+    rows = None
+    ascending = None
+    keys, codes = ids.keys, items.codes
+    kept = state
+    if not items.assigned:
+        if not (keys[1:] > keys[:-1]).all():
+            ascending = np.argsort(keys, kind="stable")
+            last = last_of_each(ascending, keys, ids.names)
+            if not last.all():
+                rows = np.flatnonzero(last)
+                keys, codes = keys[rows], codes[rows]
+                ascending = np.argsort(keys, kind="stable")
+        kept = state.without(*state.locate(ids))
+    source = given(items.embeddings, ids, items.payloads)
+    nobody = np.empty(0, np.int32)
+    plan = draft(
+        [source], nobody, rows, keys, codes, ascending, settings.buckets, METRICS[settings.metric]
+    )
+    next_id = state.next_id
+    if settings.ids == INT64:
+        next_id = max(next_id, int(keys.max()) + 1)
+    return _store(settings, folder, state, kept, plan, next_id)
+
+
+def store_deleted(folder: Folder | None, before: State, after: State) -> State:
+    """Make a state that differs in deleted rows only the table's."""
+    if folder is None:
+        return after
+    try:
+        stored = _write_deletions(folder, before, after)
+        folder.commit(stored)
+    except BaseException:
+        folder.remove_uncommitted()
+        raise
+    return stored
+
+
+def tidy(settings: Settings, folder: Folder | None, state: State) -> State:
+    """Merge segments where many of like size have gathered, or where most rows are deleted.
+
+    The change that led here is done already; what fails now is only put off.
+    """
+    try:
+        while True:
+            chosen = _crowd(state)
+            if not chosen:
+                return state
+            state = _merge(settings, folder, state, chosen)
+    except Exception as error:
+        with contextlib.suppress(RuntimeWarning):  # where warnings are errors, too
+            text = f"segments could not be merged now: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return state if folder is None else folder.load(state)
+
+
+def compact(settings: Settings, folder: Folder | None, state: State) -> State:
+    """All live rows in one segment, or in as few as their size allows."""
+    groups: list[list[Part]] = [[]]
+    for part in state.parts:
+        if sum(other.live for other in groups[-1]) + part.live >= LARGEST_SEGMENT:
+            groups.append([])
+        groups[-1].append(part)
+    for group in groups:
+        if len(group) > 1 or any(len(part.alive) for part in group):
+            state = _merge(settings, folder, state, group)
+    return state
+
+
+def _crowd(state: State) -> list[Part]:
+    """Parts that should become one: FAN of a size, or one that is mostly deleted."""
+    tiers: dict[int, list[Part]] = {}
+    for part in state.parts:
+        if 2 * part.live < part.segment.rows:
+            return [part]
+        size = 0
+        while FAN ** (size + 1) <= part.live:
+            size += 1
+        tiers.setdefault(size, []).append(part)
+    for parts in tiers.values():
+        if len(parts) >= FAN and sum(part.live for part in parts) < LARGEST_SEGMENT:
+            return parts
+    return []
+
+
+def _merge(settings: Settings, folder: Folder | None, state: State, old: Sequence[Part]) -> State:
+    """The state with the live rows of some parts in one new part."""
+    sources, rows, origins, keys, codes = [], [], [], [], []
+    for number, part in enumerate(old):
+        segment = part.segment
+        segment.ensure("ids", "codes", "names", "name_offsets", "payloads", "payload_offsets")
+        live = part.live_rows()
+        sources.append(stored(segment))
+        rows.append(live)
+        origins.append(np.full(len(live), number, np.int32))
+        keys.append(segment.arrays.ids[live])
+        codes.append(segment.codes_at(live))
+    all_keys = np.concatenate(keys)
+    plan = draft(
+        sources,
+        np.concatenate(origins),
+        np.concatenate(rows),
+        all_keys,
+        np.concatenate(codes),
+        np.argsort(all_keys, kind="stable"),
+        settings.buckets,
+        METRICS[settings.metric],
+    )
+    return _store(settings, folder, state, state.merged(old, None), plan, state.next_id)
+
+
+def _store(
+    settings: Settings, folder: Folder | None, before: State, kept: State, plan: Draft, next_id: int
+) -> State:  # fmt: skip
+    """The kept parts and a new one, made from a draft; committed if there is a folder."""
+    halves = settings.dtype == "float16"
+    if folder is None:
+        return kept.with_part(new_part(in_memory(plan, halves)), next_id)
+    try:
+        part = folder.write_segment(plan, halves)
+        state = _write_deletions(folder, before, kept).with_part(part, next_id)
+        folder.commit(state)
+    except BaseException:
+        folder.remove_uncommitted()
+        raise
+    return state
+
+
+def _write_deletions(folder: Folder, before: State, after: State) -> State:
+    """``after``, with files for the deletions that ``before`` does not have."""
+    known = {id(part) for part in before.parts}
+    parts = [part if id(part) in known else folder.write_deleted(part) for part in after.parts]
+    return State(tuple(parts), after.next_id)
+
+
+def adopt(
+    settings: Settings,
+    folder: Folder,
+    state: State,
+    folders: Sequence[Path],
+    before_commit: Callable[[list[SegmentFile]], None],
+) -> tuple[State, int]:
+    """The state with the segments of other tables, and how many items these have.
+
+    The result is that of adding their items one table after another, but nothing is written again:
+    the files are linked into the table's folder, and one manifest names all of them.
+    """
+    old, new = _replaced(state, _parts_of(folder, folders))
+    next_id = state.next_id
+    if settings.ids == INT64:
+        ends = [int(part.segment.arrays.ids.max(initial=-1)) + 1 for part in new.parts]
+        next_id = max([next_id, *ends])
+    try:
+        taken = [_take(folder, part) for part in new.parts]
+        known = State((*state.parts, *taken))
+        changed = [
+            replace(fresh, alive=part.alive, live=part.live) if len(part.alive) else fresh
+            for part, fresh in zip(new.parts, taken, strict=True)
+        ]
+        after = State((*old.parts, *changed), next_id)
+        after = _write_deletions(folder, known, after)
+        before_commit([part.file for part in after.parts[len(old.parts) :] if part.file])
+        folder.commit(after)
+    except BaseException:
+        folder.remove_uncommitted()
+        raise
+    return after, sum(part.live for part in changed)
+
+
+def _parts_of(folder: Folder, others: Sequence[Path]) -> list[Part]:
+    """The parts of other tables."""
+    found: list[Part] = []
+    for path in others:
+        other = Folder(path, writable=False)
+        if other.manifest.settings != folder.manifest.settings:
+            raise InputError(
+                f"{path} has other settings than {folder.path}; tables that become one need the "
+                "same buckets, dim, active, metric, dtype, ids and encoder"
+            )
+        found += other.load().parts
+    return found
+
+
+def _replaced(state: State, parts: Sequence[Part]) -> tuple[State, State]:
+    """The old parts and the new ones, each without the rows that a later one replaces."""
+    for part in parts:
+        part.segment.ensure("ids", "names", "name_offsets")
+    repeated = _repeated([part.segment.arrays.ids[part.live_rows()] for part in parts])
+    old, new = State(state.parts), State()
+    for part in parts:
+        ids = _ids_at(part.segment, part.live_rows())
+        old = old.without(*old.locate(ids))
+        if len(repeated):  # only these can be in another new part, too
+            again = np.flatnonzero(np.isin(ids.keys, repeated))
+            some = _ids_at(part.segment, part.live_rows()[again])
+            new = new.without(*new.locate(some))
+        new = State((*new.parts, part))
+    return old, new
+
+
+def _repeated(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The keys that more than one of these arrays has, ascending; each has a key once."""
+    found = [np.empty(0, np.int64)]
+    for group in _overlapping(keys):
+        together = np.sort(np.concatenate(group))
+        found.append(together[1:][together[1:] == together[:-1]])
+    return np.unique(np.concatenate(found))
+
+
+def _overlapping(keys: Sequence[NDArray[np.int64]]) -> list[list[NDArray[np.int64]]]:
+    """Arrays in groups whose ranges touch; numbers of rows, which ascend, make no group at all."""
+    ranges = sorted(
+        (int(some.min()), int(some.max()), number) for number, some in enumerate(keys) if len(some)
+    )
+    groups: list[list[NDArray[np.int64]]] = []
+    end = 0
+    for low, high, number in ranges:
+        if not groups or low > end:
+            groups.append([])
+            end = high
+        groups[-1].append(keys[number])
+        end = max(end, high)
+    return [group for group in groups if len(group) > 1]
+
+
+def _ids_at(segment: Segment, rows: NDArray[np.int64]) -> Ids:
+    names = segment.names
+    if len(names.offsets) and len(rows) < segment.rows:
+        names = pack(names.at(row) for row in rows.tolist())
+    elif not len(names.offsets):
+        names = NO_STRINGS
+    return Ids(segment.arrays.ids[rows], Strings(*names))
+
+
+def _take(folder: Folder, part: Part) -> Part:
+    """The file of a part under a name of its own in this folder; all of its rows alive."""
+    assert part.file is not None
+    name = f"segment-{folder._take_number():010d}.safetensors"
+    path = folder.path / name
+    folder._new.add(name)
+    with naming(path):
+        try:
+            os.link(part.segment.file, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            _copy(Path(part.segment.file), path)
+    return folder.load_part(replace(part.file, file=name, deleted=None))
+
+
+def _copy(source: Path, path: Path) -> None:
+    """For file systems without links. The original stays, in case that nothing is committed."""
+    with source.open("rb") as original, path.open("xb") as file:
+        shutil.copyfileobj(original, file, 1 << 24)
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,722 @@
+"""The hash table: what users hold in their hands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
+from flowhash.table import arguments, changes
+from flowhash.table.ids import STRING, no_ids, read_ids
+from flowhash.table.integrity import state_faults
+from flowhash.table.results import Hits, Item, Stored
+from flowhash.table.search.bucket_plan import add_bucket_sizes
+from flowhash.table.search.scan import split_place
+from flowhash.table.search.searcher import Searcher
+from flowhash.table.segments.segment import Segment, SegmentFile, State
+from flowhash.table.settings import (
+    METRICS,
+    Settings,
+    SettingsProperties,
+    check_encoder,
+    check_vectors,
+)
+from flowhash.table.statistics import Stats, table_stats
+from flowhash.table.storage.table_folder import Folder
+
+Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
+# Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.
+Lost = Callable[["int | str | None", DamagedFileError], None]
+Read = TypeVar("Read")
+
+
+class HashTable(SettingsProperties):
+    """A hash table: items in the k buckets of their codes, ranked by their embeddings.
+
+    Make one with :meth:`create`, or open a stored one with :meth:`open`. Searches may run in many
+    threads while one thread adds and deletes: each sees one state of the table, whole. A process
+    that is forked may search the table that it was forked with, but not change a stored one.
+
+    Example:
+        >>> import numpy as np
+        >>> table = HashTable.create(buckets=4, dim=2)
+        >>> table.add(codes=[[0], [0], [3]], embeddings=[[0, 0], [3, 4], [9, 9]])
+        array([0, 1, 2])
+        >>> hits = table.search([[0, 3]], [[0, 1]], top=2)
+        >>> hits.ids, hits.distances, hits.scanned
+        (array([[0, 1]]), array([[ 1., 18.]], dtype=float32), array([2]))
+    """
+
+    def __init__(self, settings: Settings, folder: Folder | None, state: State) -> None:
+        super().__init__(settings)
+        self._folder = folder
+        self._state: State | None = state
+        self._writing = threading.RLock()
+        self._searcher: tuple[State, Searcher] | None = None
+        self._metric = METRICS[settings.metric]
+        _tables.add(self)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | Path | None = None,
+        *,
+        buckets: int,
+        dim: int,
+        active: int = 1,
+        metric: str = "euclidean",
+        dtype: str = "float32",
+        ids: str = "int64",
+        encoder: str | None = None,
+    ) -> HashTable:
+        """Make an empty table.
+
+        Args:
+            path: a new or empty folder to keep it in; None keeps it in memory.
+            buckets: d, how many buckets there are.
+            dim: how many numbers an embedding has.
+            active: k, how many buckets an item is in.
+            metric: "euclidean" (squared), "cosine" (1 - cosine) or "inner" (minus the product).
+            dtype: "float32", or "float16" to store embeddings in half the space, rounded.
+            ids: "int64" or "string".
+            encoder: the fingerprint of the encoder that makes codes and embeddings.
+
+        Raises:
+            InputError: a setting that cannot be.
+            StorageError: the folder is not empty or cannot be written.
+        """
+        number = arguments.whole_number
+        settings = Settings(
+            number(buckets), number(dim), number(active), metric, dtype, ids, encoder
+        )
+        settings.check()
+        if path is None:
+            return cls(settings, None, State())
+        return cls(settings, Folder.create(Path(path), settings), State())
+
+    @classmethod
+    def open(cls, path: str | Path, mode: str = "r", *, encoder: str | None = None) -> HashTable:
+        """Open a stored table; its files are mapped, not read.
+
+        Args:
+            path: its folder.
+            mode: "r" to search, as many processes as you like; "r+" to change it too, one at a
+                time.
+            encoder: if given, the fingerprint that the table must have been made with.
+
+        Raises:
+            StorageError: there is no table, or its format is newer than this FlowHash.
+            DamagedFileError: a file is missing or damaged.
+            LockedTableError: with "r+", somebody else is writing.
+            InputError: the encoder is another one.
+        """
+        if mode not in ("r", "r+"):
+            raise InputError(
+                f'mode is {mode!r}; expected "r" to search or "r+" to change the table'
+            )
+        folder = Folder(Path(path), writable=mode == "r+")
+        try:
+            settings = folder.manifest.settings
+            check_encoder(settings.encoder, encoder, str(path))
+            state = folder.load()
+            if folder.writable:
+                folder.remove_strays()
+            return cls(settings, folder, state)
+        except BaseException:
+            folder.close()
+            raise
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, or None in memory."""
+        return None if self._folder is None else self._folder.path
+
+    @property
+    def writable(self) -> bool:
+        """Whether the table can be changed through this object."""
+        return self._state is not None and (self._folder is None or self._folder.writable)
+
+    @property
+    def version(self) -> str:
+        """Tells this state of a stored table from every other, and from other tables."""
+        if self._folder is None:
+            return f"in memory {id(self._open_state())}"
+        manifest = self._folder.manifest
+        return f"{manifest.identity} {manifest.generation}"
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next item that is added without one."""
+        return self._open_state().next_id
+
+    def add(
+        self,
+        codes: ArrayLike,
+        embeddings: ArrayLike,
+        ids: Any = None,
+        payloads: Sequence[dict[str, Any] | None] | None = None,
+        *,
+        encoder: str | None = None,
+    ) -> NDArray[Any]:
+        """Add items; an id that the table has already is replaced, as is one given twice.
+
+        When it returns, the items are in the table, and on disk if the table has a folder.
+
+        Args:
+            codes: the k buckets of each item [n, k], in any order.
+            embeddings: [n, dim].
+            ids: whole numbers, or strings in a table of those; None lets the table count.
+            payloads: for each item a small dict that JSON can hold, or None.
+            encoder: the fingerprint of the encoder that made codes and embeddings, compared with
+                the table's. Without one on either side they are taken on trust.
+
+        Returns:
+            The ids [n].
+
+        Raises:
+            InputError: shapes, buckets, numbers, ids or encoder do not fit; nothing was added.
+            StorageError: the files could not be written; nothing was added.
+        """
+        check_vectors(self._settings.encoder, encoder)
+        items = arguments.read_items(self._settings, codes, embeddings, ids, payloads)
+        with self._changing() as state:
+            items = arguments.with_ids(items, state.next_id)
+            if len(items.codes):
+                self._state = changes.add(self._settings, self._folder, state, items)
+                self._state = changes.tidy(self._settings, self._folder, self._state)
+        return items.user_ids()
+
+    def delete(self, ids: Any) -> int:
+        """Delete items; ids that the table does not have are passed over.
+
+        Returns:
+            How many were deleted.
+        """
+        wanted = read_ids(ids, self._settings.ids)
+        with self._changing() as state:
+            parts, rows = state.locate(wanted)
+            changed = state.without(parts, rows)
+            gone = state.live - changed.live
+            if gone:
+                self._state = changes.store_deleted(self._folder, state, changed)
+                self._state = changes.tidy(self._settings, self._folder, self._state)
+        return gone
+
+    def compact(self) -> None:
+        """Merge everything into one segment and drop what was deleted: the fastest to search."""
+        with self._changing() as state:
+            self._state = changes.compact(self._settings, self._folder, state)
+
+    def adopt(
+        self,
+        folders: Sequence[Path],
+        before_commit: Callable[[list[SegmentFile]], None] = lambda files: None,
+    ) -> int:
+        """Take over the segments of other tables, in one step; later ones replace earlier ids.
+
+        The table is on disk, opened to be changed. What it has under the same ids is replaced.
+
+        Args:
+            folders: of tables with the same settings; they stay as they are. Files are copied only
+                where the file system has no links.
+            before_commit: called with the new files when they are in the folder and not yet in the
+                table, so that a caller who dies then can tell later whether they got there.
+
+        Returns:
+            How many items were taken over, those that later ones replace not counted.
+
+        Raises:
+            InputError: a table has other settings.
+            StorageError: the files could not be taken over; the table is as it was.
+        """
+        with self._changing() as state:
+            if self._folder is None:
+                raise InputError(
+                    "a table in memory has no folder to take files into; create it on disk"
+                )
+            self._state, count = changes.adopt(
+                self._settings, self._folder, state, folders, before_commit
+            )
+        return count
+
+    def has_files(self, files: Sequence[SegmentFile]) -> bool:
+        """Whether any of these files, as :meth:`adopt` told them, belongs to the table."""
+        assert self._folder is not None
+        known = {replace(entry, deleted=None) for entry in self._folder.manifest.segments}
+        return any(replace(entry, deleted=None) in known for entry in files)
+
+    def merge_segments(self) -> None:
+        """Merge segments where many of like size have gathered, as ``add`` does."""
+        with self._changing() as state:
+            self._state = changes.tidy(self._settings, self._folder, state)
+
+    def search(
+        self,
+        ordered_buckets: ArrayLike,
+        queries: ArrayLike,
+        top: int = 16,
+        *,
+        probe: int | None = None,
+        at_least: int | None = None,
+        where: Any = None,
+        threads: int | None = None,
+        payloads: bool = False,
+        encoder: str | None = None,
+    ) -> Hits:
+        """The nearest items among those in the buckets that each query opens.
+
+        Args:
+            ordered_buckets: the buckets of each query in the order in which it opens them [q, m],
+                as ``flowhash.ordered_buckets`` gives them.
+            queries: their embeddings [q, dim].
+            top: how many to return.
+            probe: how many buckets to open; k by default.
+            at_least: open further buckets, in order, until so many items are found.
+            where: ids that may be found: a list or set of ids, or a boolean array that has True at
+                the place of each (whole-number) id.
+            threads: how many threads at the most; all cores by default.
+            payloads: whether to return payloads too.
+            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
+
+        Raises:
+            InputError: arguments that do not fit.
+            DamagedFileError: the search met a damaged file.
+        """
+        check_vectors(self._settings.encoder, encoder)
+        state = self._open_state()
+        hits, places = self._search(
+            state, ordered_buckets, queries, top, probe, at_least, where, threads
+        )
+        if payloads:
+            hits.payloads = payloads_at(state, places)
+        return hits
+
+    def stats(self) -> Stats:
+        """Loads of buckets, measured and expected SUF, bytes."""
+        return table_stats(self._settings, self._open_state())
+
+    def check(self) -> list[str]:
+        """Read everything and compare it with its checksums; a line for each fault found."""
+        return state_faults(self._settings, self._open_state())
+
+    def bucket(self, bucket: int) -> NDArray[Any]:
+        """The ids of the items in a bucket."""
+        number = arguments.whole_number(bucket)
+        if type(number) is not int or not 0 <= number < self.buckets:
+            raise InputError(
+                f"bucket is {bucket!r}; expected a whole number from 0 to {self.buckets - 1}"
+            )
+        found = []
+        for part in self._open_state().parts:
+            rows = part.segment.bucket_rows(number)
+            alive = part.alive[rows] == 1 if len(part.alive) else slice(None)
+            found.append(part.segment.ids_at(rows[alive]))
+        return np.concatenate([no_ids(self._settings.ids), *found])
+
+    def buckets_of(self, item: int | str) -> NDArray[np.int32]:
+        """The code of an item, ascending [k]; KeyError if there is no such item."""
+        state = self._open_state()
+        part, row = self._locate(state, item)
+        code: NDArray[np.int32] = state.parts[part].segment.codes_at(np.array([row]))[0]
+        return code
+
+    def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
+        """All items of one state, some at a time: to copy a table, or to carry it elsewhere.
+
+        Args:
+            size: items of a batch, at the most.
+            payloads: whether to read them too; they are None otherwise.
+        """
+        if size < 1:
+            raise InputError(f"size is {size}; expected one or more items")
+        for part in self._open_state().parts:
+            rows = part.live_rows()
+            for start in range(0, len(rows), size):
+                chosen = rows[start : start + size]
+                first, last = int(chosen[0]), int(chosen[-1]) + 1
+                segment = part.segment
+                texts = [segment.payload_at(row) if payloads else None for row in chosen.tolist()]
+                yield Stored(
+                    segment.ids_at(chosen),
+                    segment.codes_at(chosen),
+                    segment.sound_embeddings(first, last)[chosen - first],
+                    texts,
+                )
+
+    def stored_between(self, first: int, last: int) -> Iterator[Stored]:
+        """The items at places ``first`` to ``last``, a piece for each segment; without payloads.
+
+        Places count through all segments in the order in which they are stored. Inside a segment
+        items lie in the order of their codes, so that neighbours share buckets.
+        """
+        for part in self._open_state().parts:
+            low, high = max(0, first), min(part.live, last)
+            if low < high:
+                rows = part.live_rows()[low:high] if len(part.alive) else np.arange(low, high)
+                segment, start = part.segment, int(rows[0])
+                vectors = segment.sound_embeddings(start, int(rows[-1]) + 1)[rows - start]
+                ids, codes = segment.ids_at(rows), segment.codes_at(rows)
+                yield Stored(ids, codes, vectors, [None] * len(rows))
+            first, last = first - part.live, last - part.live
+
+    # Of the methods with ``lost``: what is drawn and cannot be read is told to it and left out;
+    # without it, the first such item raises DamagedFileError.
+
+    def sample(self, count: int, seed: int, lost: Lost | None = None) -> tuple[int, list[Item]]:
+        """How many items there are, and a random sample of them; the same for the same seed."""
+        state = self._open_state()
+        wanted = draw(state.live, count, seed)
+        drawn, start = list[tuple[Segment, int]](), 0
+        for part in state.parts:
+            here = wanted[(wanted >= start) & (wanted < start + part.live)] - start
+            if len(here):
+                drawn += [(part.segment, row) for row in part.live_rows()[here].tolist()]
+            start += part.live
+        return state.live, _read(drawn, _item_at, lost)
+
+    def bucket_items(
+        self, bucket: int, count: int, seed: int, lost: Lost | None = None
+    ) -> list[Item]:
+        """A random sample of the items in a bucket."""
+        return _read(_drawn(self._bucket_rows(bucket), count, seed), _item_at, lost)
+
+    def bucket_payloads(
+        self, bucket: int, count: int, seed: int, lost: Lost | None = None
+    ) -> tuple[int, list[dict[str, Any] | None]]:
+        """How many items a bucket holds, and the payloads of a random sample of them."""
+        rows = self._bucket_rows(bucket)
+        load = sum(len(part) for _, part in rows)
+        return load, _read(_drawn(rows, count, seed), Segment.payload_at, lost)
+
+    def bucket_loads(self) -> NDArray[np.int64]:
+        """How many items each bucket holds [d]."""
+        loads = np.zeros(self.buckets, np.int64)
+        for part in self._open_state().parts:
+            fault = add_bucket_sizes(part.segment.arrays, part.alive, loads)
+            if fault != -1:
+                part.segment.fail(fault)
+        return loads
+
+    def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
+        """The buckets of each item; None for those that are not there (any more)."""
+        state = self._open_state()
+        return codes_at(state, *state.locate(read_ids(ids, self.id_kind)))
+
+    def refresh(self) -> bool:
+        """See what a writer has committed since this table was opened; whether that was anything.
+
+        Searches that are running keep the state they started with.
+        """
+        with self._writing:
+            state = self._open_state()
+            if self._folder is None or self._folder.writable:
+                return False
+            newer = self._folder.refresh(state)
+            self._state = newer or state
+            return newer is not None
+
+    def close(self) -> None:
+        """Let go of files and lock; closing twice is fine."""
+        with self._writing:
+            self._state = None
+            self._searcher = None
+            if self._folder is not None:
+                self._folder.close()
+
+    def __delitem__(self, item: int | str) -> None:
+        self._locate(self._open_state(), item)  # KeyError for what is not there, of any kind
+        if not self.delete([item]):
+            raise KeyError(item)  # somebody else deleted it meanwhile
+
+    def __enter__(self) -> HashTable:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self.close()
+
+    def __len__(self) -> int:
+        return self._open_state().live
+
+    def __contains__(self, item: object) -> bool:
+        try:
+            self._locate(self._open_state(), item)
+        except KeyError:
+            return False
+        return True
+
+    def __getitem__(self, item: int | str) -> Item:
+        state = self._open_state()
+        part, row = self._locate(state, item)
+        segment = state.parts[part].segment
+        code = segment.codes_at(np.array([row]))[0]
+        return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
+
+    def __iter__(self) -> Iterator[int | str]:
+        for part in self._open_state().parts:
+            yield from part.segment.ids_at(part.live_rows()).tolist()
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.path is None else f"at {self.path}"
+        if self._state is None:
+            return f"<HashTable {where}, closed>"
+        settings = self._settings
+        return (
+            f"<HashTable {where}: {self._state.live} items, buckets={settings.buckets}, "
+            f"dim={settings.dim}, active={settings.active}, metric={settings.metric!r}>"
+        )
+
+    def _search(
+        self, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+        probe: int | None, at_least: int | None, where: Any, threads: int | None,
+    ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
+        """Hits in a state without their payloads, and their places in it."""
+        settings = self._settings
+        order, asked = arguments.read_queries(settings, ordered_buckets, queries)
+        probe = settings.active if probe is None else arguments.whole_number(probe)
+        top = arguments.whole_number(top)
+        arguments.check_search(order, top, probe, at_least, threads)
+        found = self._searcher_of(state, where).search(order, asked, top, probe, at_least, threads)
+        ids = found.keys
+        if settings.ids == STRING:
+            ids = names_at(state, found.places)
+        hits = Hits(ids, found.distances, found.counts, found.scanned, found.opened)
+        return hits, found.places
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[State]:
+        """The state to change, while nobody else changes it."""
+        with self._writing:
+            state = self._open_state()
+            folder = self._folder
+            if folder is None:
+                yield state
+                self._searcher = None
+                return
+            if folder.writer is not None and not folder.writable:
+                raise LockedTableError(
+                    f"{self.path} was opened to be changed by process {folder.writer}; this is "
+                    f"process {os.getpid()}, forked from it, and a table has one writer. Change it "
+                    "there, or close it there and open it here, after the fork; searching it here "
+                    "is fine"
+                )
+            if not folder.writable:
+                raise StorageError(
+                    f"{self.path} was opened to be searched only; use HashTable.open(path, "
+                    'mode="r+") to change it'
+                )
+            generation = folder.manifest.generation
+            try:
+                yield state
+                self._searcher = None  # which would keep the old state in memory
+            except BaseException:
+                # Interrupted after the change was committed: go on from what is on disk.
+                if folder.manifest.generation != generation:
+                    self._state = folder.load(self._state)
+                raise
+
+    def _after_fork(self) -> None:
+        """In a process that was just forked: hold nobody up, and be held up by nobody."""
+        self._writing = threading.RLock()  # the thread that may have held it is not in this process
+        folder, state = self._folder, self._state
+        if folder is None:
+            return
+        folder.close()
+        # Forked in the middle of a commit, or of a refresh, it has the new manifest and the old
+        # state, and would never look again: let it know a generation that there is not.
+        if state and tuple(part.file for part in state.parts) != folder.manifest.segments:
+            folder.manifest = replace(folder.manifest, generation=-1)
+
+    def _searcher_of(self, state: State, where: Any) -> Searcher:
+        """What searches a state; kept, because single queries would notice its making."""
+        kept = self._searcher
+        if where is None and kept is not None and kept[0] is state:
+            return kept[1]
+        allowed = [part.alive for part in state.parts]
+        if where is not None:
+            allowed = arguments.allowed_rows(self._settings, state, where)
+        settings = self._settings
+        searcher = Searcher(
+            state.parts, allowed, self._metric, settings.active, settings.buckets,
+            state.largest, state.residual,
+        )  # fmt: skip
+        if where is None and self._state is state:
+            self._searcher = (state, searcher)
+        return searcher
+
+    def _open_state(self) -> State:
+        state = self._state
+        if state is None:
+            again = "" if self._folder is None else "; open it again with HashTable.open"
+            raise StorageError(f"this table is closed{again}")
+        return state
+
+    def _locate(self, state: State, item: Any) -> tuple[int, int]:
+        """The part and row of one id."""
+        try:
+            wanted = read_ids([item], self._settings.ids)
+        except InputError:
+            raise KeyError(item) from None
+        parts, rows = state.locate(wanted)
+        if parts[0] < 0:
+            raise KeyError(item)
+        return int(parts[0]), int(rows[0])
+
+    def _bucket_rows(self, bucket: int) -> list[Piece]:
+        found = []
+        for part in self._open_state().parts:
+            rows = part.segment.bucket_rows(bucket)
+            found.append((part.segment, rows[part.alive[rows] == 1] if len(part.alive) else rows))
+        return found
+
+
+def search_state(
+    table: HashTable, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+    *, probe: int | None, at_least: int | None, threads: int | None,
+) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
+    """Search one state of a table, so that more can be read of what is found there.
+
+    Args:
+        table: whose state it is.
+        state: of any moment.
+        ordered_buckets: as those of :meth:`HashTable.search`, like the others [q, m].
+        queries: [q, dim].
+        top: how many hits.
+        probe: how many buckets to open; None opens k.
+        at_least: how many items to find, or None.
+        threads: how many at the most, or None.
+
+    Returns:
+        The hits, and the place of each in the state, -1 where there is none [q, top].
+    """
+    return table._search(state, ordered_buckets, queries, top, probe, at_least, None, threads)
+
+
+_tables: weakref.WeakSet[HashTable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for table in list(_tables):
+        table._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def state_of(table: HashTable) -> State:
+    """The state of the moment; it never changes."""
+    return table._open_state()
+
+
+def codes_at(
+    state: State, parts: NDArray[np.int64], rows: NDArray[np.int64]
+) -> list[list[int] | None]:
+    """The buckets of the items in rows of parts [n]; None where the part is -1."""
+    found: list[list[int] | None] = [None] * len(parts)
+    for number in set(parts.tolist()) - {-1}:
+        places = np.flatnonzero(parts == number)
+        codes = state.parts[number].segment.codes_at(rows[places])
+        for place, code in zip(places.tolist(), codes.tolist(), strict=True):
+            found[place] = code
+    return found
+
+
+class CachedStats:
+    """The figures of a table, measured anew only when it changed."""
+
+    def __init__(self, table: HashTable) -> None:
+        self._table = table
+        # Weakly, or files that a merge has replaced would be kept until somebody asks again.
+        self._kept: tuple[weakref.ref[State], Stats] | None = None
+
+    def __call__(self) -> Stats:
+        """The figures of this moment."""
+        state, kept = state_of(self._table), self._kept
+        if kept is None or kept[0]() is not state:
+            kept = (weakref.ref(state), table_stats(self._table._settings, state))
+            self._kept = kept
+        return kept[1]
+
+
+def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Up to ``count`` different numbers below ``total``, ascending."""
+    if count >= total:
+        return np.arange(total, dtype=np.int64)
+    generator = np.random.default_rng(seed)
+    return np.sort(generator.choice(total, count, replace=False, shuffle=False))
+
+
+def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
+    """A random sample of rows, in their order."""
+    ends = np.cumsum([len(rows) for _, rows in pieces])
+    wanted = draw(int(ends[-1]) if len(ends) else 0, count, seed)
+    numbers = np.searchsorted(ends, wanted, side="right")
+    found = []
+    for place, number in zip(wanted.tolist(), numbers.tolist(), strict=True):
+        segment, rows = pieces[number]
+        found.append((segment, int(rows[place - (int(ends[number]) - len(rows))])))
+    return found
+
+
+def _read(
+    drawn: list[tuple[Segment, int]], read: Callable[[Segment, int], Read], lost: Lost | None
+) -> list[Read]:
+    """What ``read`` gives for each row; rows that are damaged are told to ``lost``, if given."""
+    found = []
+    for segment, row in drawn:
+        try:
+            one = read(segment, row)
+        except DamagedFileError as error:
+            if lost is None:
+                raise
+            lost(_item_without_payload(segment, row), error)
+            continue
+        found.append(one)
+    return found
+
+
+def _item_without_payload(segment: Segment, row: int) -> int | str | None:
+    """The id of a row that cannot be read, if its payload is all that is damaged."""
+    try:
+        segment.codes_at(np.array([row]))
+        segment.embedding_at(row)
+        return segment.id_at(row)
+    except DamagedFileError:
+        return None
+
+
+def _item_at(segment: Segment, row: int) -> Item:
+    code = segment.codes_at(np.array([row]))[0]
+    return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
+
+
+def names_at(state: State, places: NDArray[np.int64]) -> NDArray[Any]:
+    """The strings at places [q, top], None where there is no hit."""
+    names = np.full(places.shape, None, object)
+    for index, place in np.ndenumerate(places):
+        if place >= 0:
+            part, row = split_place(int(place))
+            names[index] = state.parts[part].segment.id_at(row)
+    return names
+
+
+def payloads_at(state: State, places: NDArray[np.int64]) -> list[list[dict[str, Any] | None]]:
+    """The payloads at places, a list for each query, as long as it has hits."""
+    found = []
+    for line in places.tolist():
+        hits = [split_place(place) for place in line if place >= 0]
+        found.append([state.parts[part].segment.payload_at(row) for part, row in hits])
+    return found

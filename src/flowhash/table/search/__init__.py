@@ -1,0 +1,1 @@
+"""The search kernels: which buckets are opened, their scan, and the exact ranking."""

@@ -1,0 +1,547 @@
+"""The scan of a bucket: its rows, their products with the queries, and the candidates kept."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.compile import filter_kernel, inner_kernel, kernel, larger
+from flowhash.intrinsics import half_to_float, high_to_float, prefetch
+from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
+from flowhash.table.segments.arrays import (
+    BROKEN,
+    Arrays,
+    copy_embedding,
+    damaged_code,
+    damaged_postings,
+    damaged_rows,
+)
+from flowhash.table.settings import COSINE, EUCLIDEAN
+from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
+
+CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
+TOGETHER = 32  # queries in one matrix product
+ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
+FEW = 8  # up to so many are quicker without a matrix product, unless rows are long
+NARROW = 128  # numbers of a row that is not
+# OpenBLAS starts its own threads from here on, counted in multiplications; ours are enough, and
+# smaller products lose nothing.
+PRODUCT = 1 << 18
+
+
+@kernel
+def scan(
+    segment: Arrays,
+    number: int,
+    allowed: NDArray[np.uint8],
+    metric: int,
+    queries: NDArray[np.float32],
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    pair_turns: NDArray[np.int32],
+    first: int,
+    last: int,
+    fine: bool,
+    found: Candidates,
+) -> int:
+    """Scan the buckets of pairs ``first`` to ``last``.
+
+    Args:
+        segment: what is scanned.
+        number: its number, for the places of candidates.
+        allowed: 1 for rows that may be found [n]; empty if all may.
+        metric: EUCLIDEAN, COSINE or INNER.
+        queries: [q, dim]; of length 1 for COSINE.
+        order: the buckets of each query in the order in which it opens them [q, m].
+        pair_queries: the query of each pair, sorted by bucket.
+        pair_turns: which bucket of that query's order it is.
+        first: the pair to start with.
+        last: one past the last pair.
+        fine: whether to read whole numbers also where the upper halves would be quicker.
+        found: receives what was found.
+
+    Returns:
+        -1, or the block that is damaged, or BROKEN.
+    """
+    dim = queries.shape[1]
+    plain = segment.postings.shape[0] == 0 and allowed.shape[0] == 0
+    fine = fine or segment.lows.shape[0] == 0
+    chunk = max(GROUP, min(4096, CHUNK_BYTES // (4 * dim)) // GROUP * GROUP)
+    together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
+    together = min(together, max(ALONE + 1, PRODUCT // (GROUP * dim)))
+    few = FEW if dim <= NARROW else ALONE
+    needed = fine or together > ALONE
+    rows = np.empty(0 if plain else chunk, np.int32)
+    gathered = np.empty((chunk if needed else 0, dim), np.float32)
+    norms = np.empty(chunk, np.float32)
+    block = np.empty((together, dim), np.float32)
+    width = max(PRODUCT // dim, GROUP * together)
+    products = np.empty(width if together > few else 0, np.float32)
+    affinities = np.empty((together, chunk), np.float32)
+    maxima = np.empty(group_count(chunk), np.float32)
+    chosen = np.empty(chunk + group_count(chunk) + 1, np.int32)
+    buckets = segment.offsets.shape[0] - 1
+    earlier = np.zeros((buckets if segment.postings.shape[0] > 0 else 0, together), np.uint8)
+    flagged = np.zeros(earlier.shape[0], np.uint8)
+    lanes = np.zeros((2, together), np.int32)
+    begin = first
+    while begin < last:
+        bucket = order[pair_queries[begin], pair_turns[begin]]
+        end = begin + 1
+        while end < last and order[pair_queries[end], pair_turns[end]] == bucket:
+            end += 1
+        coarse = not fine and end - begin <= ALONE
+        direct = segment.lows.shape[0] == 0 and end - begin <= ALONE
+        entry, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
+        while entry < stop:
+            base = -1
+            if plain:
+                base, size = entry, min(chunk, stop - entry)
+                entry += size
+                fault = damaged_rows(segment, base, entry, coarse)
+            else:
+                entry, size, fault = list_rows(segment, allowed, entry, stop, coarse, rows)
+            if fault != -1:
+                return fault
+            gather_norms(segment.norms, base, rows, size, norms)
+            if not coarse and not direct:
+                gather(segment, base, rows, size, gathered)
+            for start in range(begin, end, together):
+                count = min(together, end - start)
+                mark(earlier, flagged, order, pair_queries, pair_turns, start, count, 1)
+                count_fresh(segment.codes, rows, size, earlier, flagged, lanes,
+                            pair_queries, start, count, found.scanned)  # fmt: skip
+                for index in range(count):
+                    query = pair_queries[start + index]
+                    copy_row(queries, query, block, index)
+                    found.coarse[query] |= coarse
+                    if coarse:
+                        multiply_highs(segment.highs, base, rows, size, block, index, affinities)
+                if direct:
+                    multiply_halves(segment.highs, base, rows, size, block, count, affinities)
+                elif not coarse and count <= few:
+                    multiply_rows(gathered, size, block, count, affinities)
+                elif not coarse:
+                    width = max(GROUP, PRODUCT // (dim * count))
+                    for left in range(0, size, width):
+                        right = min(size, left + width)
+                        product = products[: count * (right - left)].reshape(count, right - left)
+                        np.dot(block[:count], gathered[left:right].T, product)
+                        spread(product, left, affinities)
+                for index in range(count):
+                    to_affinities(metric, affinities, index, norms, size)
+                    select(affinities, index, size, maxima, chosen, rows, base, number, earlier,
+                           segment.codes, pair_queries[start + index], found)  # fmt: skip
+                mark(earlier, flagged, order, pair_queries, pair_turns, start, count, 0)
+        begin = end
+    return -1
+
+
+@inner_kernel
+def select(
+    affinities: NDArray[np.float32],
+    index: int,
+    size: int,
+    maxima: NDArray[np.float32],
+    chosen: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    base: int,
+    number: int,
+    earlier: NDArray[np.uint8],
+    codes: NDArray[np.int32],
+    query: int,
+    found: Candidates,
+) -> None:
+    """Push the rows of a line that may be among the best; each row from its first bucket only."""
+    line = affinities[index, :size]
+    tops = maxima[: group_count(size)]
+    group_maxima(line, tops)
+    room = found.affinities.shape[1]
+    floor = reached_by(tops, room)
+    if floor > found.dropped[query]:
+        found.dropped[query] = floor
+    if found.filled[query] == room:
+        floor = larger(floor, found.affinities[query, 0])
+    count = reaching(line, tops, floor, chosen)
+    for position in range(count):
+        column = chosen[position]
+        value = line[column]
+        if found.filled[query] == room and value <= found.affinities[query, 0]:
+            continue
+        row = base + column
+        if base < 0:
+            row = rows[column]
+            known = 0
+            for turn in range(codes.shape[1] if earlier.shape[0] > 0 else 0):
+                known |= earlier[codes[row, turn], index]
+            if known != 0:
+                continue
+        place = (np.int64(number) << ROW_BITS) | np.int64(row)
+        push(found.affinities, found.places, found.filled, query, value, place)
+
+
+@inner_kernel
+def reaching(
+    line: NDArray[np.float32],
+    tops: NDArray[np.float32],
+    floor: float,
+    chosen: NDArray[np.int32],
+) -> int:
+    """The columns whose value reaches ``floor`` into ``chosen``; how many.
+
+    Written without branches: where the best rows lie cannot be predicted, and a wrong guess of the
+    processor costs more than ten such steps.
+    """
+    groups = 0
+    for group in range(tops.shape[0]):
+        chosen[groups] = group
+        groups += tops[group] >= floor
+    # Columns are written behind the groups, which are read from the front.
+    size = line.shape[0]
+    start = groups
+    count = 0
+    for position in range(groups):
+        first = chosen[position] * GROUP
+        for column in range(first, min(size, first + GROUP)):
+            chosen[start + count] = column
+            count += line[column] >= floor
+    for position in range(count):
+        chosen[position] = chosen[start + position]
+    return count
+
+
+@inner_kernel
+def copy_row(
+    source: NDArray[np.float32], row: int, target: NDArray[np.float32], index: int
+) -> None:
+    """Copy one row of a matrix to a row of another."""
+    for column in range(target.shape[1]):
+        target[index, column] = source[row, column]
+
+
+@filter_kernel
+def multiply_highs(
+    highs: NDArray[np.uint16],
+    base: int,
+    rows: NDArray[np.int32],
+    size: int,
+    block: NDArray[np.float32],
+    index: int,
+    products: NDArray[np.float32],
+) -> None:
+    """Inner products of one query with the upper halves of rows, where they lie.
+
+    Four rows at once keep the processor's units busy.
+    """
+    dim = block.shape[1]
+    for start in range(0, size, 4):
+        place = min(start, max(0, size - 4))  # the last four may overlap the four before
+        if base >= 0:
+            first, second, third, fourth = (
+                base + place, base + place + min(1, size - 1),
+                base + place + min(2, size - 1), base + place + min(3, size - 1),
+            )  # fmt: skip
+            for ahead in range(first + AHEAD, first + AHEAD + 4):
+                for column in range(0, dim, LINE):
+                    prefetch(highs, ahead, column)
+        else:
+            first, second, third, fourth = (
+                rows[place], rows[place + min(1, size - 1)],
+                rows[place + min(2, size - 1)], rows[place + min(3, size - 1)],
+            )  # fmt: skip
+            for ahead in range(min(place + AHEAD, size), min(place + AHEAD + 4, size)):
+                for column in range(0, dim, LINE):
+                    prefetch(highs, rows[ahead], column)
+        one = two = three = four = np.float32(0.0)
+        for column in range(dim):
+            value = block[index, column]
+            one += value * high_to_float(highs[first, column])
+            two += value * high_to_float(highs[second, column])
+            three += value * high_to_float(highs[third, column])
+            four += value * high_to_float(highs[fourth, column])
+        products[index, place] = one
+        products[index, place + min(1, size - 1)] = two
+        products[index, place + min(2, size - 1)] = three
+        products[index, place + min(3, size - 1)] = four
+
+
+@filter_kernel
+def multiply_rows(
+    gathered: NDArray[np.float32],
+    size: int,
+    block: NDArray[np.float32],
+    count: int,
+    products: NDArray[np.float32],
+) -> None:
+    """Inner products of a few queries with gathered rows, four of them at once as above."""
+    dim = block.shape[1]
+    whole = size // 4 * 4
+    for row in range(0, whole, 4):
+        for index in range(count):
+            one = two = three = four = np.float32(0.0)
+            for column in range(dim):
+                value = block[index, column]
+                one += value * gathered[row, column]
+                two += value * gathered[row + 1, column]
+                three += value * gathered[row + 2, column]
+                four += value * gathered[row + 3, column]
+            products[index, row] = one
+            products[index, row + 1] = two
+            products[index, row + 2] = three
+            products[index, row + 3] = four
+    for row in range(whole, size):
+        for index in range(count):
+            total = np.float32(0.0)
+            for column in range(dim):
+                total += block[index, column] * gathered[row, column]
+            products[index, row] = total
+
+
+@filter_kernel
+def multiply_halves(
+    halves: NDArray[np.uint16],
+    base: int,
+    rows: NDArray[np.int32],
+    size: int,
+    block: NDArray[np.float32],
+    count: int,
+    products: NDArray[np.float32],
+) -> None:
+    """Inner products of very few queries with rows of float16, where they lie."""
+    dim = block.shape[1]
+    for start in range(0, size, 4):
+        place = min(start, max(0, size - 4))  # the last four may overlap the four before
+        last = size - 1
+        first, second, third, fourth = (
+            base + place, base + min(place + 1, last),
+            base + min(place + 2, last), base + min(place + 3, last),
+        )  # fmt: skip
+        if base < 0:
+            first, second, third, fourth = (
+                rows[place], rows[min(place + 1, last)],
+                rows[min(place + 2, last)], rows[min(place + 3, last)],
+            )  # fmt: skip
+            for ahead in range(min(place + AHEAD, size), min(place + AHEAD + 4, size)):
+                for column in range(0, dim, LINE):
+                    prefetch(halves, rows[ahead], column)
+        for index in range(count):
+            one = two = three = four = np.float32(0.0)
+            for column in range(dim):
+                value = block[index, column]
+                one += value * half_to_float(halves[first, column])
+                two += value * half_to_float(halves[second, column])
+                three += value * half_to_float(halves[third, column])
+                four += value * half_to_float(halves[fourth, column])
+            products[index, place] = one
+            products[index, min(place + 1, last)] = two
+            products[index, min(place + 2, last)] = three
+            products[index, min(place + 3, last)] = four
+
+
+@inner_kernel
+def spread(product: NDArray[np.float32], left: int, affinities: NDArray[np.float32]) -> None:
+    """Copy a product's lines behind what earlier products left in the lines of ``affinities``."""
+    for index in range(product.shape[0]):
+        for column in range(product.shape[1]):
+            affinities[index, left + column] = product[index, column]
+
+
+@inner_kernel
+def to_affinities(
+    metric: int,
+    affinities: NDArray[np.float32],
+    index: int,
+    norms: NDArray[np.float32],
+    size: int,
+) -> None:
+    """Turn the inner products of a line into affinities."""
+    if metric == EUCLIDEAN:
+        for column in range(size):
+            value = affinities[index, column]
+            affinities[index, column] = value + value - norms[column]
+    elif metric == COSINE:
+        for column in range(size):
+            affinities[index, column] *= norms[column]
+
+
+ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
+ROW_MASK = (1 << ROW_BITS) - 1
+
+
+class Candidates(NamedTuple):
+    """What one scan keeps; c is the room for each query.
+
+    Attributes:
+        affinities: a heap in each line, the smallest first [n, c] float32.
+        places: segment and row of each [n, c] int64.
+        filled: how many a query has [n] int32.
+        dropped: nothing with a larger affinity was left out before it met the heap [n] float32.
+        scanned: items seen, each once [n] int64.
+        coarse: 1 where an affinity was computed from upper halves [n] uint8.
+    """
+
+    affinities: NDArray[np.float32]
+    places: NDArray[np.int64]
+    filled: NDArray[np.int32]
+    dropped: NDArray[np.float32]
+    scanned: NDArray[np.int64]
+    coarse: NDArray[np.uint8]
+
+
+def empty_candidates(queries: int, room: int) -> Candidates:
+    """Room for ``room`` candidates of every query, none seen yet."""
+    return Candidates(
+        np.empty((queries, room), np.float32),
+        np.empty((queries, room), np.int64),
+        np.zeros(queries, np.int32),
+        np.full(queries, -np.inf, np.float32),
+        np.zeros(queries, np.int64),
+        np.zeros(queries, np.uint8),
+    )
+
+
+@inner_kernel
+def push(
+    affinities: NDArray[np.float32],
+    places: NDArray[np.int64],
+    filled: NDArray[np.int32],
+    query: int,
+    affinity: float,
+    place: int,
+) -> None:
+    """Add a candidate; when there is no room, only in the stead of a worse one."""
+    room = affinities.shape[1]
+    count = filled[query]
+    if count < room:  # let it rise from the bottom
+        index = count
+        filled[query] = count + 1
+        while index > 0:
+            parent = (index - 1) >> 1
+            if affinities[query, parent] <= affinity:
+                break
+            affinities[query, index] = affinities[query, parent]
+            places[query, index] = places[query, parent]
+            index = parent
+    else:  # let it sink from the top
+        if affinity <= affinities[query, 0]:
+            return
+        index = 0
+        while True:
+            child = 2 * index + 1
+            if child >= room:
+                break
+            other = min(child + 1, room - 1)
+            child += affinities[query, other] < affinities[query, child]  # without a branch
+            if affinities[query, child] >= affinity:
+                break
+            affinities[query, index] = affinities[query, child]
+            places[query, index] = places[query, child]
+            index = child
+    affinities[query, index] = affinity
+    places[query, index] = place
+
+
+@inner_kernel
+def merge(found: Candidates, other: Candidates) -> None:
+    """Add what another thread found for the same queries."""
+    room = found.affinities.shape[1]
+    for query in range(found.filled.shape[0]):
+        found.scanned[query] += other.scanned[query]
+        limit = other.dropped[query]
+        if other.filled[query] == room:
+            limit = max(limit, other.affinities[query, 0])
+        found.dropped[query] = max(found.dropped[query], limit)
+        found.coarse[query] |= other.coarse[query]
+        for index in range(other.filled[query]):
+            push(
+                found.affinities, found.places, found.filled,
+                query, other.affinities[query, index], other.places[query, index],
+            )  # fmt: skip
+
+
+def split_place(place: int) -> tuple[int, int]:
+    """The part and the row of a place."""
+    return place >> ROW_BITS, place & ROW_MASK
+
+
+AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
+LINE = 32  # numbers of 16 bits that memory delivers at once
+
+
+@inner_kernel
+def list_rows(
+    segment: Arrays,
+    allowed: NDArray[np.uint8],
+    entry: int,
+    stop: int,
+    coarse: bool,
+    rows: NDArray[np.int32],
+) -> tuple[int, int, int]:
+    """List the next allowed rows of a bucket, checked.
+
+    Returns:
+        The entry to go on from, how many rows were listed, and -1 or what is wrong.
+    """
+    total = segment.norms.shape[0]
+    buckets = segment.offsets.shape[0] - 1
+    listed = segment.postings.shape[0] > 0
+    size = 0
+    fault = damaged_postings(segment, entry, stop)
+    while fault == -1 and entry < stop and size < rows.shape[0]:
+        row = segment.postings[entry] if listed else entry
+        entry += 1
+        if row < 0 or row >= total:
+            return entry, size, BROKEN
+        if allowed.shape[0] > 0 and allowed[row] == 0:
+            continue
+        rows[size] = row
+        size += 1
+        if segment.sums.shape[0] > 0:
+            fault = damaged_rows(segment, row, row + 1, coarse)
+            if fault == -1:
+                fault = damaged_code(segment, row)
+            for column in range(segment.codes.shape[1] if listed else 0):
+                bucket = segment.codes[row, column]
+                if bucket < 0 or bucket >= buckets:
+                    fault = BROKEN
+    return entry, size, fault
+
+
+@inner_kernel
+def gather(
+    segment: Arrays,
+    base: int,
+    rows: NDArray[np.int32],
+    size: int,
+    gathered: NDArray[np.float32],
+) -> None:
+    """Copy rows to one place as float32: ``size`` from ``base`` on, or the listed ones."""
+    for index in range(size):
+        row = base + index
+        if base < 0:
+            row = rows[index]
+            later = rows[min(index + AHEAD, size - 1)]
+            for column in range(0, segment.highs.shape[1], LINE):
+                prefetch(segment.highs, later, column)
+                if segment.lows.shape[0] > 0:
+                    prefetch(segment.lows, later, column)
+        copy_embedding(segment.highs, segment.lows, row, gathered, index)
+
+
+@inner_kernel
+def gather_norms(
+    norms: NDArray[np.float32],
+    base: int,
+    rows: NDArray[np.int32],
+    size: int,
+    gathered: NDArray[np.float32],
+) -> None:
+    """Copy the norms of the same rows to one place."""
+    if base >= 0:
+        for index in range(size):
+            gathered[index] = norms[base + index]
+    else:
+        for index in range(size):
+            gathered[index] = norms[rows[index]]

@@ -1,0 +1,1 @@
+"""Segments: rows that never change, as arrays that kernels see."""

@@ -1,0 +1,509 @@
+"""Rows as a segment stores them: in the order of codes, in planes, with the buckets' lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.compile import filter_kernel, inner_kernel, kernel
+from flowhash.errors import InputError
+from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
+from flowhash.table.ids import NO_STRINGS, Ids, Strings
+from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_rows
+from flowhash.table.segments.segment import Segment
+from flowhash.table.settings import COSINE
+from flowhash.threads import in_shards
+
+PLAIN = np.zeros(6, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where embeddings, names and payloads come from: the arguments of ``add``, or a segment."""
+
+    arrays: Arrays
+    vectors: NDArray[np.float32]
+    names: Strings
+    payloads: Strings
+    segment: Segment | None = None
+
+
+def stored(segment: Segment) -> Source:
+    """A segment as a source."""
+    nothing = np.empty((0, segment.arrays.highs.shape[1]), np.float32)
+    return Source(segment.arrays, nothing, segment.names, segment.payloads, segment)
+
+
+def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> Source:
+    """The arguments of ``add`` as a source; ``embeddings`` are float32 or float16."""
+    dim = embeddings.shape[1]
+    halves = embeddings.dtype == np.float16
+    nothing = np.empty((0, dim), np.uint16)
+    arrays = Arrays(
+        highs=embeddings.view(np.uint16) if halves else nothing,
+        lows=nothing,
+        norms=np.empty(0, np.float32),
+        ids=ids.keys,
+        offsets=np.empty(0, np.int64),
+        postings=np.empty(0, np.int32),
+        codes=np.empty((0, 1), np.int32),
+        words=np.empty(0, np.uint64),
+        sums=np.empty(0, np.uint32),
+        verified=np.empty(0, np.uint8),
+        starts=PLAIN,
+    )
+    vectors = np.empty((0, dim), np.float32) if halves else embeddings
+    return Source(arrays, vectors, ids.names, payloads)
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """The layout of a new segment; row i of it is row ``rows[i]`` of source ``origins[i]``.
+
+    Attributes:
+        sources: where the rows come from.
+        origins: the source of each row; empty if there is only one [n] int32.
+        rows: its row there [n] int64.
+        keys: its key [n] int64.
+        order: rows in the order of their keys [n] int32.
+        codes: [n, k] int32; without rows with k = 1.
+        offsets: where each bucket starts [d + 1] int64.
+        postings: the rows of each bucket; empty with k = 1.
+        metric: decides which norm is kept.
+    """
+
+    sources: Sequence[Source]
+    origins: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    keys: NDArray[np.int64]
+    order: NDArray[np.int32]
+    codes: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    postings: NDArray[np.int32]
+    metric: int
+
+    def copy_range(
+        self,
+        start: int,
+        stop: int,
+        highs: NDArray[np.uint16],
+        lows: NDArray[np.uint16],
+        norms: NDArray[np.float32],
+    ) -> NDArray[np.float64]:
+        """Copy embeddings of rows ``start`` to ``stop`` and compute norms.
+
+        Returns:
+            The largest |x|², and the largest square of what upper halves leave out of a row.
+
+        Raises:
+            InputError: an embedding that was given cannot be used.
+            DamagedFileError: one that was stored is damaged.
+        """
+        largest = np.zeros(2)
+        for source, rows in self._shares(start, stop):
+            bad, fault = copy_rows(
+                source.arrays, source.vectors, source.vectors.view(np.uint32), rows, self.metric,
+                source.segment is not None, highs, lows, norms, largest,
+            )  # fmt: skip
+            if fault != -1 and source.segment is not None:
+                source.segment.fail(fault)
+            if bad != -1:
+                _refuse(source, int(rows[bad]), self.metric)
+        return largest
+
+    def copy_lows(self, start: int, stop: int, lows: NDArray[np.uint16]) -> None:
+        """Copy lower halves alone, of rows that ``copy_range`` has copied before."""
+        for source, rows in self._shares(start, stop):
+            copy_lows(source.arrays, source.vectors.view(np.uint32), rows, lows)
+
+    def _shares(self, start: int, stop: int) -> Iterator[tuple[Source, NDArray[np.int64]]]:
+        """Each source, and its row for each place of a range; -1 where it is another's."""
+        for number, source in enumerate(self.sources):
+            rows = self.rows[start:stop]
+            if len(self.sources) > 1:
+                rows = np.where(self.origins[start:stop] == number, rows, -1)
+            yield source, rows
+
+    def strings(self, name: str) -> Strings:
+        """Names or payloads of all rows, in their new order; empty if no source has any."""
+        found: list[Strings] = [getattr(source, name) for source in self.sources]
+        if not any(len(strings.offsets) for strings in found):
+            return NO_STRINGS
+        lengths = np.zeros(len(self.rows), np.int64)
+        chosen = []
+        for number, strings in enumerate(found):
+            mine = self.rows
+            if len(self.sources) > 1:
+                mine = np.where(self.origins == number, mine, -1)
+            if not len(strings.offsets):
+                mine = np.full_like(mine, -1)
+            here = mine >= 0
+            lengths[here] = np.diff(strings.offsets)[mine[here]] if here.any() else 0
+            chosen.append(mine)
+        offsets = np.zeros(len(self.rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        content = np.empty(int(offsets[-1]), np.uint8)
+        for strings, mine in zip(found, chosen, strict=True):
+            if len(strings.offsets):
+                take_bytes(strings.content, strings.offsets, mine, offsets, content)
+        return Strings(content, offsets)
+
+
+def draft(
+    sources: Sequence[Source],
+    origins: NDArray[np.int32],
+    rows: NDArray[np.int64] | None,
+    keys: NDArray[np.int64],
+    codes: NDArray[np.int32],
+    ascending: NDArray[np.int64] | None,
+    buckets: int,
+    metric: int,
+) -> Draft:
+    """Lay out a segment.
+
+    Args:
+        sources: where the rows come from.
+        origins: the source of each row; empty if there is only one.
+        rows: its row there; None if they are all rows of the only source, as they come.
+        keys: its key.
+        codes: its code, ascending.
+        ascending: indices of the rows in the order of their keys, or None if they are in order.
+        buckets: d.
+        metric: decides which norm is kept.
+    """
+    sorted_rows = sort_by_code(codes, buckets)
+    if codes.shape[1] > 1:
+        codes = codes[sorted_rows]
+    offsets, postings = bucket_lists(codes, buckets)
+    ordered_keys = np.empty_like(keys)
+    places = np.empty(len(keys), np.int32)
+    put_in_order(sorted_rows, keys, ordered_keys, places)
+    return Draft(
+        sources,
+        origins[sorted_rows] if len(origins) else origins,
+        sorted_rows if rows is None else rows[sorted_rows],
+        ordered_keys,
+        places if ascending is None else places[ascending],
+        codes if codes.shape[1] > 1 else np.empty((0, 1), np.int32),
+        offsets,
+        postings,
+        metric,
+    )
+
+
+def in_memory(plan: Draft, halves: bool, threads: int | None = None) -> Segment:
+    """Make the segment in memory."""
+    count = len(plan.rows)
+    dim = plan.sources[0].vectors.shape[1]
+    highs = np.empty((count, dim), np.uint16)
+    lows = np.empty((0 if halves else count, dim), np.uint16)
+    norms = np.empty(count, np.float32)
+
+    def work(start: int, stop: int) -> NDArray[np.float64]:
+        part = slice(start, stop)
+        return plan.copy_range(start, stop, highs[part], lows[part], norms[part])
+
+    largest = np.max(in_shards(work, count, threads), axis=0)
+    arrays = Arrays(
+        highs=highs,
+        lows=lows,
+        norms=norms,
+        ids=plan.keys,
+        offsets=plan.offsets,
+        postings=plan.postings,
+        codes=plan.codes,
+        words=np.empty(0, np.uint64),
+        sums=np.empty(0, np.uint32),
+        verified=np.empty(0, np.uint8),
+        starts=PLAIN,
+    )
+    return Segment(
+        arrays,
+        plan.order,
+        plan.strings("names"),
+        plan.strings("payloads"),
+        *upper_roots(largest, dim),
+    )
+
+
+def upper_roots(squares: NDArray[np.float64], dim: int) -> tuple[float, float]:
+    """Lengths that no row exceeds, given their squares as float32 summed them.
+
+    Each of ``dim`` additions rounds by 2^-24 at the most, and squares below 2^-149 are lost.
+    """
+    lengths = np.sqrt(squares) * (1 + 1e-6 + dim * 2.0**-23) + np.sqrt(dim) * 2.0**-74
+    return float(lengths[0]), float(lengths[1])
+
+
+def _refuse(source: Source, row: int, metric: int) -> None:
+    """Say what is wrong with a given embedding."""
+    halves = len(source.vectors) == 0
+    line = source.arrays.highs[row].view(np.float16) if halves else source.vectors[row]
+    if not np.isfinite(line).all():
+        column = int(np.flatnonzero(~np.isfinite(line))[0])
+        more = f"; {'float16' if halves else 'float32'} holds numbers up to "
+        more += "65504" if halves else "3.4e38"
+        raise InputError(
+            f"embeddings[{row}, {column}] is {line[column]}; every value must be finite{more}. "
+            "Look for a division by zero, or drop those rows"
+        )
+    length = float(np.linalg.norm(line.astype(np.float64)))
+    if metric == COSINE and length < 1.0:
+        raise InputError(
+            f"embeddings[{row}] has length {length:g}; its direction, which cosine compares, "
+            "cannot be told. Drop such rows, or use another metric"
+        )
+    raise InputError(
+        f"embeddings[{row}] has length {length:g}; distances of such embeddings overflow. Divide "
+        "all embeddings and queries by the same number"
+    )
+
+
+AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
+LINE = 16  # float32 numbers that memory delivers at once
+SMALLEST_SQUARE = 1e-30  # of an embedding whose direction is compared
+LARGEST_SQUARE = 1e37  # of an embedding's length: distances of two such still fit into float32
+
+
+@kernel
+def first_wrong_code(codes: NDArray[np.int32], buckets: int) -> int:
+    """The first code that is out of range or names a bucket twice, or -1."""
+    for row in range(codes.shape[0]):
+        for column in range(codes.shape[1]):
+            bucket = codes[row, column]
+            if bucket < 0 or bucket >= buckets:
+                return row
+            for other in range(column):
+                if codes[row, other] == bucket:
+                    return row
+    return -1
+
+
+@kernel
+def sort_by_code(codes: NDArray[np.int32], buckets: int) -> NDArray[np.int64]:
+    """The rows in the order of their codes, equal codes as they came (radix sort) [n].
+
+    Items of one class share codes, so their rows come to lie together, also with k > 1.
+    """
+    rows, active = codes.shape
+    sources = np.arange(rows)
+    spare = np.empty(rows if active > 1 else 0, np.int64)
+    for column in range(active - 1, -1, -1):
+        following = np.zeros(buckets + 1, np.int64)
+        for row in range(rows):
+            following[codes[row, column] + 1] += 1
+        for bucket in range(buckets):
+            following[bucket + 1] += following[bucket]
+        if column == active - 1:  # the rows are still in their first order
+            target = sources if active == 1 else spare
+            for row in range(rows):
+                bucket = codes[row, column]
+                target[following[bucket]] = row
+                following[bucket] += 1
+        else:
+            target = spare
+            for row in sources:
+                bucket = codes[row, column]
+                target[following[bucket]] = row
+                following[bucket] += 1
+        if active > 1:
+            sources, spare = spare, sources
+    return sources
+
+
+@kernel
+def bucket_lists(
+    codes: NDArray[np.int32], buckets: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Where each bucket starts [d + 1], and the rows of each bucket [n·k]; none with k = 1."""
+    rows, active = codes.shape
+    offsets = np.zeros(buckets + 1, np.int64)
+    for row in range(rows):
+        for column in range(active):
+            offsets[codes[row, column] + 1] += 1
+    for bucket in range(buckets):
+        offsets[bucket + 1] += offsets[bucket]
+    postings = np.empty(rows * active if active > 1 else 0, np.int32)
+    if active > 1:
+        following = offsets[:-1].copy()
+        for row in range(rows):
+            for column in range(active):
+                bucket = codes[row, column]
+                postings[following[bucket]] = row
+                following[bucket] += 1
+    return offsets, postings
+
+
+@inner_kernel
+def put_in_order(
+    sources: NDArray[np.int64],
+    keys: NDArray[np.int64],
+    ordered: NDArray[np.int64],
+    places: NDArray[np.int32],
+) -> None:
+    """The key of each place into ``ordered``, and the place of each source into ``places``."""
+    for place in range(sources.shape[0]):
+        source = sources[place]
+        ordered[place] = keys[source]
+        places[source] = place
+
+
+@filter_kernel
+def square(vectors: NDArray[np.float32], row: int) -> float:
+    """|x|² of a row of float32; NaN or infinite where a number is."""
+    total = np.float32(0.0)
+    for column in range(vectors.shape[1]):
+        total += vectors[row, column] * vectors[row, column]
+    return total
+
+
+@filter_kernel
+def stored_square(highs: NDArray[np.uint16], lows: NDArray[np.uint16], row: int) -> float:
+    """|x|² of a stored row."""
+    total = np.float32(0.0)
+    if lows.shape[0] > 0:
+        for column in range(highs.shape[1]):
+            value = join_planes(highs[row, column], lows[row, column])
+            total += value * value
+    else:
+        for column in range(highs.shape[1]):
+            value = half_to_float(highs[row, column])
+            total += value * value
+    return total
+
+
+@filter_kernel
+def residual_square(highs: NDArray[np.uint16], lows: NDArray[np.uint16], row: int) -> float:
+    """|x - y|², where y is what the upper halves of a row alone say."""
+    total = np.float32(0.0)
+    for column in range(highs.shape[1]):
+        high = highs[row, column]
+        rest = join_planes(high, lows[row, column]) - high_to_float(high)
+        total += rest * rest
+    return total
+
+
+@inner_kernel
+def split_row(
+    bits: NDArray[np.uint32], row: int, highs: NDArray[np.uint16], lows: NDArray[np.uint16],
+    place: int,
+) -> None:  # fmt: skip
+    """Split a row of float32, given as its bits, into upper halves, rounded, and lower halves."""
+    for column in range(bits.shape[1]):
+        word = bits[row, column]
+        highs[place, column] = (word + np.uint32(0x8000)) >> np.uint32(16)
+        lows[place, column] = word & np.uint32(0xFFFF)
+
+
+@inner_kernel
+def copy_rows(
+    source: Arrays,
+    vectors: NDArray[np.float32],
+    bits: NDArray[np.uint32],
+    rows: NDArray[np.int64],
+    metric: int,
+    stored: bool,
+    highs: NDArray[np.uint16],
+    lows: NDArray[np.uint16],
+    norms: NDArray[np.float32],
+    largest: NDArray[np.float64],
+) -> tuple[int, int]:
+    """Copy rows of one source to their places, and compute their norms.
+
+    Args:
+        source: where stored rows are.
+        vectors: embeddings that were given as float32 [n, dim]; without rows if they are in
+            ``source``.
+        bits: the same, as bits.
+        rows: the row for each place of the result; negative for rows of another source.
+        metric: decides which norm is kept.
+        stored: whether they come from a segment, where they were found usable.
+        highs: receives upper halves, or float16; has as many rows as ``rows``.
+        lows: receives lower halves; without rows for float16.
+        norms: receives |x|², or 1/|x| for COSINE.
+        largest: its numbers become the largest |x|² and ``residual_square`` seen [2].
+
+    Returns:
+        The first place whose embedding cannot be used, or -1; and the damaged block, BROKEN or -1.
+    """
+    given = vectors.shape[0] > 0
+    for place in range(rows.shape[0]):
+        row = rows[place]
+        if row < 0:
+            continue
+        if given:
+            later = rows[min(place + AHEAD, rows.shape[0] - 1)]
+            for column in range(0, vectors.shape[1], LINE):
+                prefetch(vectors, later, column)
+            length = np.float64(square(vectors, row))
+            split_row(bits, row, highs, lows, place)
+        else:
+            fault = damaged_rows(source, row, row + 1, False)
+            if fault != -1:
+                return -1, fault
+            for column in range(highs.shape[1]):
+                highs[place, column] = source.highs[row, column]
+            for column in range(highs.shape[1] if lows.shape[0] > 0 else 0):
+                lows[place, column] = source.lows[row, column]
+            length = np.float64(stored_square(source.highs, source.lows, row))
+        usable = length <= LARGEST_SQUARE and (metric != COSINE or length >= SMALLEST_SQUARE)
+        if not stored and not usable:
+            return place, -1
+        if metric == COSINE and not length > 0.0:
+            return -1, BROKEN
+        if length > largest[0]:
+            largest[0] = length
+        if lows.shape[0] > 0:
+            rest = np.float64(residual_square(highs, lows, place))
+            if rest > largest[1]:
+                largest[1] = rest
+        norms[place] = 1.0 / np.sqrt(length) if metric == COSINE else length
+    return -1, -1
+
+
+@inner_kernel
+def copy_lows(
+    source: Arrays, bits: NDArray[np.uint32], rows: NDArray[np.int64], lows: NDArray[np.uint16]
+) -> None:
+    """Copy lower halves of rows that ``copy_rows`` has copied before, and hence checked.
+
+    Args:
+        source: where stored rows are.
+        bits: embeddings that were given, as bits [n, dim]; without rows if they are in ``source``.
+        rows: the row for each place of the result; negative for rows of another source.
+        lows: receives lower halves; has as many rows as ``rows``.
+    """
+    for place in range(rows.shape[0]):
+        row = rows[place]
+        if row < 0:
+            continue
+        if bits.shape[0] > 0:
+            later = rows[min(place + AHEAD, rows.shape[0] - 1)]
+            for column in range(0, bits.shape[1], LINE):
+                prefetch(bits, later, column)
+            for column in range(bits.shape[1]):
+                lows[place, column] = bits[row, column] & np.uint32(0xFFFF)
+        else:
+            for column in range(lows.shape[1]):
+                lows[place, column] = source.lows[row, column]
+
+
+@kernel
+def take_bytes(
+    content: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    places: NDArray[np.int64],
+    target: NDArray[np.uint8],
+) -> None:
+    """Copy the byte strings of ``rows`` to their places in ``target``; negative rows are left."""
+    for index in range(rows.shape[0]):
+        row = rows[index]
+        if row >= 0:
+            start = offsets[row]
+            for position in range(offsets[row + 1] - start):
+                target[places[index] + position] = content[start + position]

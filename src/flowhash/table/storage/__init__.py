@@ -1,0 +1,1 @@
+"""The folder of a table on disk: manifest, files of segments, lock and commit."""
