@@ -13,12 +13,11 @@ import httpx
 import numpy as np
 import pytest
 
-from flowhash.serve import finding
-from flowhash.serve.batcher import Batcher
-from flowhash.serve.finding import Query
+from flowhash.serve import search_executor as finding
+from flowhash.serve.errors import ProblemError
 from flowhash.serve.metrics import Metrics
-from flowhash.serve.problems import ProblemError
-from flowhash.serve.searching import Searching
+from flowhash.serve.query_batcher import Batcher
+from flowhash.serve.search_executor import Query, Searching
 from flowhash.table import HashTable
 from tests.serve.conftest import Servers
 from tests.serve.servers import ACTIVE, BUCKETS, DIM, PATIENCE, finished, message_of, raw_items

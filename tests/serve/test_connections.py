@@ -141,11 +141,10 @@ def test_an_answer_has_a_limit_that_says_how_to_ask_for_less(tmp_path: Path) -> 
 
 
 def test_one_answer_that_is_too_large_spoils_no_other(tmp_path: Path) -> None:
-    from flowhash.serve.finding import Query
+    from flowhash.serve.errors import ProblemError
     from flowhash.serve.metrics import Metrics
     from flowhash.serve.outbox import Answer, Outbox
-    from flowhash.serve.problems import ProblemError
-    from flowhash.serve.searching import Searching
+    from flowhash.serve.search_executor import Query, Searching
 
     with HashTable.open(make_table(tmp_path)) as table:
         outbox = Outbox(1_500_000)

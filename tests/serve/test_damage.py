@@ -14,7 +14,7 @@ import pytest
 
 from flowhash.errors import DamagedFileError
 from flowhash.serve import create_app, damage
-from flowhash.serve.finding import Query
+from flowhash.serve.search_executor import Query
 from flowhash.serve.warming import warm_up
 from flowhash.table import HashTable
 from flowhash.table.hash_table import state_of
@@ -127,7 +127,7 @@ def test_health_shows_damage_that_was_left_out_of_a_sample(odd_table: Path, path
 
 def test_a_payload_that_cannot_be_written_is_lost_alone(odd_table: Path) -> None:
     """One that Python reads, and cannot write as a part of an answer."""
-    from flowhash.serve import searching
+    from flowhash.serve import search_executor as searching
 
     as_json = searching.as_json
 

@@ -181,7 +181,7 @@ async def meanwhile(app: Any, jobs: list[dict[str, Any]], go: threading.Event, p
 
 
 def test_large_bodies_are_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import bodies
+    from flowhash.serve import request_body as bodies
 
     go = threading.Event()
     parsed = bodies.parsed
@@ -551,7 +551,7 @@ def test_too_many_requests_at_once_are_sent_away() -> None:
 
 
 def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import guard
+    from flowhash.serve import request_guard as guard
 
     monkeypatch.setattr(guard, "BODIES", 2)
     app = create_app(small_table(), options=ServeOptions(max_body=1000))

@@ -13,7 +13,7 @@ from flowhash.extras import require
 if TYPE_CHECKING:
     from flowhash.serve.app import create_app
     from flowhash.serve.options import ServeOptions
-    from flowhash.serve.running import run
+    from flowhash.serve.server import run
 
 _HOMES = {"ServeOptions": "options", "create_app": "app", "run": "running"}
 PACKAGES = ("fastapi", "orjson", "prometheus_client", "python_multipart", "uvicorn")

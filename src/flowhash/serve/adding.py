@@ -13,12 +13,24 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from flowhash.data.thumbnails import LABEL, NAME, PICTURE, picture_of
-from flowhash.serve import bodies
 from flowhash.serve.asking import check_batch
-from flowhash.serve.pictures import decode_and_keep
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.errors import ProblemError
+from flowhash.serve.image_decoder import decode_and_keep
 from flowhash.serve.queries import encodable, image_size, numbers
-from flowhash.serve.requests import NewEmbedding, NewItem, NewItems, NewVector
+from flowhash.serve.request_body import (
+    DEPTH,
+    FORM,
+    check_keys,
+    checked,
+    files_of,
+    form,
+    kind_of,
+    parsed,
+    read_whole,
+    text_fields,
+    too_deep,
+)
+from flowhash.serve.schemas.requests import NewEmbedding, NewItem, NewItems, NewVector
 from flowhash.serve.service import Service
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -48,10 +60,10 @@ async def read_batch(service: Service, request: Request) -> Batch:
     Raises:
         ProblemError: what is wrong with them.
     """
-    if bodies.kind_of(request) == bodies.FORM:
+    if kind_of(request) == FORM:
         return await _images(service, request)
-    body = await bodies.read_whole(request, service.options.timeout)
-    return await service.read(lambda: _vectors(service, read_items(service, bodies.parsed(body))))
+    body = await read_whole(request, service.options.timeout)
+    return await service.read(lambda: _vectors(service, read_items(service, parsed(body))))
 
 
 def read_items(service: Service, value: Any) -> list[dict[str, Any]]:
@@ -61,12 +73,12 @@ def read_items(service: Service, value: Any) -> list[dict[str, Any]]:
         ProblemError: 422 for too many, or where there are none.
     """
     if isinstance(value, dict):
-        bodies.check_keys(value, "the body")
+        check_keys(value, "the body")
         if isinstance(value.get("items"), list):
             check_batch(service, len(value["items"]), "items")
-    items = bodies.checked(NewItems, value).items
+    items = checked(NewItems, value).items
     for place, item in enumerate(items):
-        bodies.check_keys(item, f"items.{place}")
+        check_keys(item, f"items.{place}")
     return items
 
 
@@ -94,7 +106,7 @@ def _vectors(service: Service, given: list[dict[str, Any]]) -> Batch:
         )
     model = NewEmbedding if raw[0] else NewVector
     items: list[NewItem] = [
-        bodies.checked(model, item, ("items", place)) for place, item in enumerate(given)
+        checked(model, item, ("items", place)) for place, item in enumerate(given)
     ]
     codes = None
     if raw[0]:
@@ -120,9 +132,9 @@ def _codes(service: Service, codes: list[list[int]]) -> NDArray[np.int32]:
 
 def _payload(item: NewItem, place: int) -> dict[str, Any] | None:
     payload = dict(item.payload or {})
-    if bodies.too_deep(payload):
+    if too_deep(payload):
         raise ProblemError(
-            422, f"items.{place}.payload is nested more than {bodies.DEPTH} deep; make it flatter"
+            422, f"items.{place}.payload is nested more than {DEPTH} deep; make it flatter"
         )
     if PICTURE in payload and picture_of(payload) is None:
         raise ProblemError(
@@ -165,9 +177,9 @@ async def _images(service: Service, request: Request) -> Batch:
     """Image files with their labels: one label for all, or one each; the same for names."""
     options = service.options
     size = image_size(service)
-    async with bodies.form(request, options.timeout, options.max_batch) as found:
-        files = bodies.files_of(found, "image")
-        texts = bodies.text_fields(found, ("id", "label", "name"))
+    async with form(request, options.timeout, options.max_batch) as found:
+        files = files_of(found, "image")
+        texts = text_fields(found, ("id", "label", "name"))
         contents = [(file.filename, await file.read()) for file in files]
     ids = _form_ids(service, _spread(texts.get("id", []), len(files), "id", alone=False))
     labels = _spread(texts.get("label", []), len(files), "label")

@@ -17,10 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowhash import __version__
 from flowhash.engines import BrowsedEngine
-from flowhash.serve import openapi, reading, writes
-from flowhash.serve.guard import Guard
+from flowhash.serve import reading, writes
+from flowhash.serve.errors import CODES, ProblemError, mistake, problem_of
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.problems import CODES, ProblemError, mistake, problem_of
+from flowhash.serve.request_guard import Guard
+from flowhash.serve.schemas.openapi import DESCRIPTION, attach
 from flowhash.serve.service import Service
 from flowhash.serve.warming import warm_up
 from flowhash.table import HashTable
@@ -48,7 +49,7 @@ def create_app(
     app = Application(
         title="FlowHash",
         version=__version__,
-        description=openapi.DESCRIPTION,
+        description=DESCRIPTION,
         docs_url=None,  # the stock pages load from another host
         redoc_url=None,
         openapi_url=None,
@@ -64,7 +65,7 @@ def create_app(
     around = (options, service.gate, service.metrics, service.outbox, service.damage)
     app.add_middleware(Guard, *around)
     app.searching = Guard(reading.direct_search(service), *around, route="/search")
-    openapi.attach(app, service)
+    attach(app, service)
     return app
 
 

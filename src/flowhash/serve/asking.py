@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowhash.serve import bodies
-from flowhash.serve.problems import SHORT, ProblemError
-from flowhash.serve.requests import SEARCHES, Asked
+from flowhash.serve.errors import SHORT, ProblemError
+from flowhash.serve.request_body import check_keys, checked
+from flowhash.serve.schemas.requests import SEARCHES, Asked
 from flowhash.serve.service import Service
 
 
@@ -30,14 +30,14 @@ def read_search(service: Service, value: Any) -> Asked:
             f"the body has {came}; expected exactly one of vector, vectors, id, and embedding "
             "(with buckets)",
         )
-    bodies.check_keys(value, "the body")
+    check_keys(value, "the body")
     if isinstance(value.get("vectors"), list):
         check_batch(service, len(value["vectors"]), "vectors")
     if isinstance(value.get("buckets"), list):
         _check_count(service, len(value["buckets"]))
     if "id" in value:
         _check_id(service, value["id"])
-    return bodies.checked(SEARCHES[given[0]], value)
+    return checked(SEARCHES[given[0]], value)
 
 
 def _check_id(service: Service, item: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from flowhash.engines import BrowsedEngine
 from flowhash.serve.damage import Damage
-from flowhash.serve.faces import face, label_of
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.errors import ProblemError
 from flowhash.serve.samples import check_count, readable
+from flowhash.serve.schemas.responses import face, label_of
 from flowhash.table import HashTable
 
 COUNTED = 5000  # items of a bucket whose classes are counted at the most

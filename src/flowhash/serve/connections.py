@@ -18,7 +18,7 @@ from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from flowhash.serve.problems import busy
+from flowhash.serve.errors import busy
 
 HEAD = 1 << 16  # bytes of a request's head at the most
 BUFFER = 1 << 14  # bytes that may wait in a connection although its answer counts as sent

@@ -8,9 +8,8 @@ import weakref
 
 from flowhash.engines import BrowsedEngine
 from flowhash.errors import DamagedFileError, StorageError
-from flowhash.serve.faces import face
-from flowhash.serve.problems import LOG
-from flowhash.serve.writing import as_json
+from flowhash.serve.errors import LOG
+from flowhash.serve.schemas.responses import as_json, face
 from flowhash.table import HashTable
 from flowhash.table.hash_table import state_of
 from flowhash.table.segments.segment import Segment, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from flowhash.serve.problems import ProblemError, busy
+from flowhash.serve.errors import ProblemError, busy
 
 ANSWERS = 4  # of the largest size, that may be held at the same time
 SMALL = 1 << 16  # bytes; answers up to it are always given, so that slow clients stop nobody

@@ -10,19 +10,29 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 
 from flowhash.errors import DamagedFileError
-from flowhash.serve import bodies
 from flowhash.serve.asking import read_search
-from flowhash.serve.faces import picture_address
-from flowhash.serve.finding import Query
-from flowhash.serve.pictures import decode
-from flowhash.serve.problems import SHORT, ProblemError
-from flowhash.serve.requests import (
+from flowhash.serve.errors import SHORT, ProblemError
+from flowhash.serve.image_decoder import decode
+from flowhash.serve.request_body import (
+    FORM,
+    LARGE,
+    checked,
+    files_of,
+    form,
+    kind_of,
+    parsed,
+    read_whole,
+    text_fields,
+)
+from flowhash.serve.schemas.requests import (
     Asked,
     EmbeddingSearch,
     IdSearch,
     VectorSearch,
     VectorsSearch,
 )
+from flowhash.serve.schemas.responses import picture_address
+from flowhash.serve.search_executor import Query
 from flowhash.serve.service import Service
 
 LARGEST_ANSWER = 100_000  # hits in one answer
@@ -36,14 +46,12 @@ async def read_query(service: Service, request: Request) -> Query:
     Raises:
         ProblemError: what is wrong with it.
     """
-    if bodies.kind_of(request) == bodies.FORM:
+    if kind_of(request) == FORM:
         return await _image_query(service, request)
-    body = await bodies.read_whole(request, service.options.timeout)
-    if len(body) > bodies.LARGE:
-        return await service.read(
-            lambda: _json_query(service, read_search(service, bodies.parsed(body)))
-        )
-    asked = read_search(service, bodies.parsed(body))
+    body = await read_whole(request, service.options.timeout)
+    if len(body) > LARGE:
+        return await service.read(lambda: _json_query(service, read_search(service, parsed(body))))
+    asked = read_search(service, parsed(body))
     if isinstance(asked, IdSearch):
         return await service.read(_json_query, service, asked)
     return _json_query(service, asked)
@@ -156,9 +164,9 @@ def _stored_query(service: Service, asked: IdSearch) -> Query:
 async def _image_query(service: Service, request: Request) -> Query:
     options = service.options
     size = image_size(service)
-    async with bodies.form(request, options.timeout, 1) as found:
+    async with form(request, options.timeout, 1) as found:
         asked = _asked(found)
-        content = await bodies.files_of(found, "image")[0].read()
+        content = await files_of(found, "image")[0].read()
     image = await service.decode(service.deadline(), decode, content, size, options.max_pixels)
     return _query(service, asked, image[None], None)
 
@@ -184,7 +192,7 @@ def image_size(service: Service) -> tuple[int, int]:
 def _asked(found: FormData) -> Asked:
     """The options of a form, whose values are all texts."""
     values: dict[str, Any] = {}
-    for name, texts in bodies.text_fields(found, OPTIONS).items():
+    for name, texts in text_fields(found, OPTIONS).items():
         text = texts[-1].strip().lower()
         if text in ("", "null"):
             continue
@@ -194,7 +202,7 @@ def _asked(found: FormData) -> Asked:
             values[name] = (
                 int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
             )
-    return bodies.checked(Asked, values)
+    return checked(Asked, values)
 
 
 def no_item(service: Service, item: int | str) -> ProblemError:

@@ -13,18 +13,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flowhash.data.thumbnails import picture_of
 from flowhash.errors import DamagedFileError
-from flowhash.serve import openapi, replies
 from flowhash.serve.adding import number_of
 from flowhash.serve.buckets import all_buckets, one_bucket
-from flowhash.serve.faces import face
+from flowhash.serve.errors import ProblemError
 from flowhash.serve.figures import figures
 from flowhash.serve.metrics import CONTENT_TYPE
-from flowhash.serve.pages import INDEX, cached, page_files, page_response
-from flowhash.serve.problems import ProblemError
 from flowhash.serve.queries import no_item, read_query, unreadable
+from flowhash.serve.routes.page import INDEX, cached, page_files, page_response
 from flowhash.serve.samples import check_count
+from flowhash.serve.schemas.openapi import METRICS, PICTURE, SEARCH, errors
+from flowhash.serve.schemas.responses import (
+    Bucket,
+    Figures,
+    Health,
+    Loads,
+    Sample,
+    Stored,
+    answer,
+    face,
+)
 from flowhash.serve.service import Service
-from flowhash.serve.writing import answer
 from flowhash.table import HashTable, Item
 
 
@@ -96,14 +104,14 @@ def direct_search(service: Service) -> ASGIApp:
 
 
 def _add_search(app: FastAPI, service: Service) -> None:
-    @app.post("/search", **openapi.SEARCH)
+    @app.post("/search", **SEARCH)
     async def search(request: Request) -> Response:
         """Find the stored items that are nearest to a vector, an image or another item."""
         return Response(await found(service, request), media_type="application/json")
 
 
 def _add_items(app: FastAPI, service: Service) -> None:
-    @app.get("/items", response_model=replies.Sample, responses=openapi.errors(422, 504))
+    @app.get("/items", response_model=Sample, responses=errors(422, 504))
     async def sample(count: Count = 24, seed: Seed = 0) -> Response:
         """Draw stored items at random."""
 
@@ -118,12 +126,12 @@ def _add_items(app: FastAPI, service: Service) -> None:
 
         return await service.browse(work)
 
-    @app.get("/items/{id:path}", response_model=replies.Stored, responses=openapi.errors(404, 504))
+    @app.get("/items/{id:path}", response_model=Stored, responses=errors(404, 504))
     async def item(id: ItemId) -> Response:
         """Get one stored item."""
         return await service.read(lambda: answer(face(stored(service, id))))
 
-    @app.get("/pictures/{id:path}", response_class=Response, responses=openapi.PICTURE)
+    @app.get("/pictures/{id:path}", response_class=Response, responses=PICTURE)
     async def picture(id: ItemId, request: Request) -> Response:
         """Get the small picture of a stored item."""
         kept = picture_of((await service.read(stored, service, id)).payload)
@@ -134,14 +142,12 @@ def _add_items(app: FastAPI, service: Service) -> None:
 
 
 def _add_buckets(app: FastAPI, service: Service) -> None:
-    @app.get("/buckets", response_model=replies.Loads, responses=openapi.errors(504))
+    @app.get("/buckets", response_model=Loads, responses=errors(504))
     async def buckets() -> Response:
         """Get how many items every bucket holds."""
         return await service.read(lambda: answer(all_buckets(service.table)))
 
-    @app.get(
-        "/buckets/{bucket}", response_model=replies.Bucket, responses=openapi.errors(404, 422, 504)
-    )
+    @app.get("/buckets/{bucket}", response_model=Bucket, responses=errors(404, 422, 504))
     async def bucket(
         bucket: BucketNumber,
         count: Count = 24,
@@ -155,12 +161,12 @@ def _add_buckets(app: FastAPI, service: Service) -> None:
 
 
 def _add_operation(app: FastAPI, service: Service) -> None:
-    @app.get("/stats", response_model=replies.Figures, responses=openapi.errors(504))
+    @app.get("/stats", response_model=Figures, responses=errors(504))
     async def stats() -> Response:
         """Get figures of the table, what the encoder takes, and the limits."""
         return await service.read(lambda: answer(figures(service)))
 
-    @app.get("/health", response_model=replies.Health, responses=openapi.errors(503))
+    @app.get("/health", response_model=Health, responses=errors(503))
     async def health() -> Response:
         """Ask whether the server works; 503 while it closes, or if its table failed.
 
@@ -186,7 +192,7 @@ def _add_operation(app: FastAPI, service: Service) -> None:
         status = "damaged" if items else "ok"
         return answer({"status": status, "items": service.count(), "damaged": items})
 
-    @app.get("/metrics", response_class=Response, responses=openapi.METRICS)
+    @app.get("/metrics", response_class=Response, responses=METRICS)
     async def metrics() -> Response:
         """Get figures for Prometheus."""
         return Response(service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})

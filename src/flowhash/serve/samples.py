@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowhash.engines import BrowsedEngine
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.errors import ProblemError
 from flowhash.table import HashTable
 from flowhash.table.hash_table import state_of
 

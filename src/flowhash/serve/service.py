@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from flowhash.engines import BrowsedEngine
 from flowhash.errors import ForbiddenError, StorageError
-from flowhash.serve.batcher import Batcher
 from flowhash.serve.damage import Damage
-from flowhash.serve.finding import Query, is_long, is_wide
+from flowhash.serve.errors import LOG, ProblemError, new_number, only_reads
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
 from flowhash.serve.outbox import Outbox
-from flowhash.serve.problems import LOG, ProblemError, new_number, only_reads
-from flowhash.serve.searching import Searching
-from flowhash.serve.security import Gate
+from flowhash.serve.query_batcher import Batcher
+from flowhash.serve.request_guard import Gate
+from flowhash.serve.search_executor import Query, Searching, is_long, is_wide
 from flowhash.table import HashTable
 from flowhash.table.hash_table import CachedStats
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
-    from flowhash.serve.embedding import Embedder
+    from flowhash.serve.query_encoder import Embedder
 
 READERS = 4  # threads for what is neither a search nor a write nor an image
 REFRESH = 1.0  # seconds
@@ -57,7 +56,7 @@ class Service:
         self.embedder: Embedder | None = None
         if encoder is not None:
             from flowhash.encoder.tables import check_table
-            from flowhash.serve.embedding import Embedder
+            from flowhash.serve.query_encoder import Embedder
 
             check_table(encoder, table)
             self.embedder = Embedder(encoder, options.threads)

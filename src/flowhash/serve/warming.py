@@ -7,10 +7,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from flowhash.errors import DamagedFileError
-from flowhash.serve.finding import Query
+from flowhash.serve.errors import LOG
 from flowhash.serve.metrics import Metrics
-from flowhash.serve.problems import LOG
-from flowhash.serve.searching import Searching
+from flowhash.serve.search_executor import Query, Searching
 from flowhash.serve.service import Service
 from flowhash.table import HashTable
 

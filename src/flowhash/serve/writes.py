@@ -6,25 +6,25 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flowhash.serve import openapi
 from flowhash.serve.adding import add, read_batch
 from flowhash.serve.queries import no_item
 from flowhash.serve.reading import ItemId, known_id
+from flowhash.serve.schemas.openapi import ADD, DELETE
+from flowhash.serve.schemas.responses import answer
 from flowhash.serve.service import Service
-from flowhash.serve.writing import answer
 
 
 def add_routes(app: FastAPI, service: Service) -> None:
     """Add the routes that change the table; each looks at the key before it reads a body."""
 
-    @app.post("/items", **openapi.ADD)
+    @app.post("/items", **ADD)
     async def add_items(request: Request) -> Response:
         """Add items; the answer comes when they are on disk."""
         service.gate.write(request.scope["headers"])
         batch = await read_batch(service, request)
         return answer(await service.write(add, service, batch), 201)
 
-    @app.delete("/items/{id:path}", **openapi.DELETE)
+    @app.delete("/items/{id:path}", **DELETE)
     async def delete_item(id: ItemId, request: Request) -> Response:
         """Delete one item; the answer comes when that is on disk."""
         service.gate.write(request.scope["headers"])

@@ -9,8 +9,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from flowhash.serve.problems import ProblemError
-from flowhash.serve.security import PAGE_POLICY
+from flowhash.serve.errors import ProblemError
+from flowhash.serve.request_guard import PAGE_POLICY
 
 FOLDER = Path(__file__).parent / "page"
 KINDS = {

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from flowhash.data.pictures import DRAFT, FORMATS, fit_image
 from flowhash.data.thumbnails import SIDE, thumbnail
 from flowhash.extras import require
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.errors import ProblemError
 
 
 def decode(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
 from starlette.requests import ClientDisconnect, Request
 
-from flowhash.serve.problems import ProblemError, mistake
+from flowhash.serve.errors import ProblemError, mistake
 
 JSON, FORM = "application/json", "multipart/form-data"
 FIELDS = 64  # of a form at the most, beside files

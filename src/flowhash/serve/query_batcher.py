@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from flowhash.serve.problems import ProblemError
+from flowhash.serve.errors import ProblemError
 
 
 class Groupable(Protocol):

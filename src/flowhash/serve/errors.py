@@ -13,7 +13,7 @@ from starlette.formparsers import MultiPartException
 from starlette.responses import Response
 
 from flowhash.errors import InputError, StorageError
-from flowhash.serve.writing import as_json
+from flowhash.serve.schemas.responses import as_json
 
 LOG = logging.getLogger("flowhash.serve")
 

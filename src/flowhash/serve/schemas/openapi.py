@@ -1,4 +1,4 @@
-"""The OpenAPI document: examples, both forms of bodies, every error, and this server's limits."""
+"""The OpenAPI document, with an example for everything."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from flowhash.serve import examples, replies
-from flowhash.serve.problems import CODES
-from flowhash.serve.requests import (
+from flowhash.serve.errors import CODES
+from flowhash.serve.schemas.requests import (
     SEARCHES,
     EmbeddingSearch,
     IdSearch,
@@ -20,6 +19,7 @@ from flowhash.serve.requests import (
     VectorSearch,
     VectorsSearch,
 )
+from flowhash.serve.schemas.responses import Added, Deleted, Failure, Found
 from flowhash.serve.service import Service
 
 DESCRIPTION = (
@@ -47,9 +47,9 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Error answers of an operation, with those that every operation has."""
     return {
         status: {
-            "model": replies.Failure,
+            "model": Failure,
             "description": TEXTS[status],
-            "content": {"application/json": {"example": examples.failure(CODES[status])}},
+            "content": {"application/json": {"example": failure(CODES[status])}},
         }
         for status in sorted({*statuses, *EVERYWHERE})
     }
@@ -107,21 +107,21 @@ def _body(schema: dict[str, Any], shown: dict[str, Any], form: dict[str, Any]) -
 
 
 SEARCH: dict[str, Any] = {
-    "response_model": replies.Found,
+    "response_model": Found,
     "responses": errors(400, 404, 408, 415, 422, 504),
-    "openapi_extra": _body(_refers(*SEARCHES.values()), examples.SEARCHES, _SEARCH_FORM),
+    "openapi_extra": _body(_refers(*SEARCHES.values()), SEARCHES, _SEARCH_FORM),
 }
 ADD: dict[str, Any] = {
-    "response_model": replies.Added,
+    "response_model": Added,
     "status_code": 201,
     "responses": errors(400, 401, 408, 415, 422, 504),
     "openapi_extra": {
-        **_body(_ITEMS_JSON, examples.ITEMS, _ITEMS_FORM),
+        **_body(_ITEMS_JSON, ITEMS, _ITEMS_FORM),
         "security": [{}, {"key": []}, {"bearer": []}],
     },
 }
 DELETE: dict[str, Any] = {
-    "response_model": replies.Deleted,
+    "response_model": Deleted,
     "responses": errors(401, 404, 504),
     "openapi_extra": {"security": [{}, {"key": []}, {"bearer": []}]},
 }
@@ -137,7 +137,7 @@ PICTURE: dict[int | str, dict[str, Any]] = {
 METRICS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Prometheus' text format.",
-        "content": {"text/plain": {"schema": {"type": "string"}, "example": examples.METRICS}},
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": METRICS_EXAMPLE}},
     },
     **errors(),
 }
@@ -177,8 +177,8 @@ def _add_examples(made: dict[str, Any]) -> None:
     """An example for every answer that is JSON."""
     for path, methods in made["paths"].items():
         for method, operation in methods.items():
-            operation["operationId"] = examples.NAMES[method, path]
-            shown = examples.ANSWERS.get((method, path))
+            operation["operationId"] = NAMES[method, path]
+            shown = ANSWERS.get((method, path))
             if UNUSED[0] in str(operation["responses"].get("422")):
                 del operation["responses"]["422"]  # the framework's, for parameters of any kind
             for status in ("200", "201"):
@@ -213,3 +213,94 @@ def _add_limits(made: dict[str, Any], service: Service) -> None:
     schemas[VectorsSearch.__name__]["properties"]["vectors"]["maxItems"] = options.max_batch
     kind = "integer" if table.id_kind == "int64" else "string"
     schemas[IdSearch.__name__]["properties"]["id"] = {"type": kind, "title": "Id"}
+
+
+_FACE = {"label": "apple", "name": "apples/17.png", "picture": "/pictures/17", "payload": {}}
+_ITEM = {"id": 17, **_FACE, "buckets": [3]}
+_HIT = {"id": 17, "distance": 0.12, **_FACE, "buckets": [3]}
+
+SEARCHES: dict[str, Any] = {
+    "vector": {"summary": "a vector", "value": {"vector": [0.1, -0.2, 0.3], "top": 10}},
+    "vectors": {
+        "summary": "several vectors",
+        "value": {"vectors": [[0.1, -0.2, 0.3], [0.0, 0.5, 0.1]], "top": 10, "payloads": False},
+    },
+    "id": {"summary": "a stored item", "value": {"id": 17, "top": 10, "compare": True}},
+    "embedding": {
+        "summary": "an embedding and its buckets, without an encoder",
+        "value": {"embedding": [0.6, 0.8], "buckets": [3, 17], "probe": 2, "at_least": 50},
+    },
+}
+ITEMS: dict[str, Any] = {
+    "vector": {
+        "summary": "a vector, which the encoder encodes",
+        "value": {
+            "items": [{"vector": [0.1, -0.2, 0.3], "label": "apple", "payload": {"shop": 3}}]
+        },
+    },
+    "embedding": {
+        "summary": "an embedding and its buckets",
+        "value": {"items": [{"embedding": [0.6, 0.8], "code": [3], "id": 17, "name": "row 17"}]},
+    },
+}
+METRICS_EXAMPLE = "# TYPE flowhash_items gauge\nflowhash_items 10000.0\n"
+NAMES = {
+    ("post", "/search"): "search",
+    ("get", "/items"): "sample_items",
+    ("post", "/items"): "add_items",
+    ("get", "/items/{id}"): "get_item",
+    ("delete", "/items/{id}"): "delete_item",
+    ("get", "/pictures/{id}"): "get_picture",
+    ("get", "/buckets"): "list_buckets",
+    ("get", "/buckets/{bucket}"): "get_bucket",
+    ("get", "/stats"): "get_stats",
+    ("get", "/health"): "get_health",
+    ("get", "/metrics"): "get_metrics",
+}
+_FOUND = {
+    "items": 10000,
+    "milliseconds": 0.42,
+    "answers": [{"hits": [_HIT], "opened": [3, 17], "scanned": 97, "query_picture": None}],
+    "exhaustive": {
+        "milliseconds": 2.1,
+        "scanned": 10000,
+        "answers": [{"ids": [17], "distances": [0.12]}],
+    },
+    "damaged": [],
+}
+_STATS = {
+    "metric": "euclidean", "dtype": "float32", "ids": "int64", "encoder": "1f0c…", "items": 10000,
+    "deleted": 0, "segments": 1, "buckets": 256, "active": 1, "dim": 64, "load_p50": 97.0,
+    "load_p99": 120.0, "load_max": 131, "empty": 156, "suf": 99.9, "expected_suf": 256.0,
+    "expected_variance": 38.9, "bytes": 2800000, "bytes_per_item": 280.0,
+    "bytes_per_embedding": 256,
+    "takes": {"kind": "vectors", "size": None, "inputs": 3, "class_names": ["apple", "bear"]},
+    "writable": True, "needs_key": False, "version": "0.1.0",
+    "limits": {
+        "max_body": 10485760, "max_answer": 16777216, "max_batch": 256, "max_top": 1000,
+        "max_pixels": 25000000, "timeout": 10.0,
+    },
+}  # fmt: skip
+ANSWERS: dict[tuple[str, str], Any] = {
+    ("post", "/search"): _FOUND,
+    ("get", "/items"): {"total": 10000, "items": [_ITEM]},
+    ("post", "/items"): {"ids": [10000], "buckets": [[3]], "total": 10001},
+    ("get", "/items/{id}"): _ITEM,
+    ("delete", "/items/{id}"): {"deleted": 1, "total": 9999},
+    ("get", "/buckets"): {"buckets": 4, "active": 1, "loads": [97, 0, 103, 99]},
+    ("get", "/buckets/{bucket}"): {
+        "bucket": 3,
+        "load": 97,
+        "purity": 0.93,
+        "counted": 97,
+        "classes": [{"label": "apple", "items": 90}, {"label": "pear", "items": 7}],
+        "items": [_ITEM],
+    },
+    ("get", "/stats"): _STATS,
+    ("get", "/health"): {"status": "ok", "items": 10000, "damaged": 0},
+}
+
+
+def failure(code: str) -> dict[str, Any]:
+    """The body of an error."""
+    return {"error": {"code": code, "message": "what came; what was expected; what to do"}}

@@ -1,10 +1,17 @@
-"""What the server answers, as models: for the OpenAPI page, and for tests to hold it to."""
+"""The answers of the API: the models beside what makes them."""
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
+from urllib.parse import quote
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from flowhash.data.thumbnails import LABEL, MEDIA, NAME, PICTURE
+from flowhash.table import Item
 
 DISTANCE = (
     "By the table's metric: the squared Euclidean distance, 1 - cosine, or minus the inner product."
@@ -194,3 +201,65 @@ class Health(Reply):
     status: Annotated[str, Field(description="ok, or damaged where payloads cannot be read.")]
     items: int
     damaged: Annotated[int, Field(description="Items that were met whose payload cannot be read.")]
+
+
+def as_json(value: Any) -> bytes:
+    """``value`` as JSON; numpy's numbers as they are.
+
+    Payloads that Python wrote may hold what orjson refuses: numbers of more than 64 bits, and half
+    characters. The standard library writes those.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        return json.dumps(value, default=_number, allow_nan=False).encode()
+
+
+def _number(value: Any) -> Any:
+    return value.item()
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """A response with JSON."""
+    return Response(as_json(value), status, media_type="application/json")
+
+
+OWN = (LABEL, NAME, PICTURE)  # what FlowHash writes into a payload; the rest is the user's
+PREFIXES = tuple(f"data:{media};base64," for media in MEDIA)
+
+
+def face(item: Item) -> dict[str, Any]:
+    """An item as the API shows it."""
+    return {"id": item.id, **described(item.id, item.payload), "buckets": item.code.tolist()}
+
+
+def described(item: int | str, payload: dict[str, Any] | None) -> dict[str, Any]:
+    """Label, name, address of the picture and the rest of a payload."""
+    if payload is None:
+        return {"label": None, "name": None, "picture": None, "payload": None}
+    return {
+        "label": label_of(payload),
+        "name": _text(payload.get(NAME)),
+        "picture": picture_address(item, payload),
+        "payload": {name: value for name, value in payload.items() if name not in OWN},
+    }
+
+
+def label_of(payload: dict[str, Any] | None) -> str | None:
+    """The class of an item."""
+    return None if payload is None else _text(payload.get(LABEL))
+
+
+def picture_address(item: int | str, payload: dict[str, Any] | None) -> str | None:
+    """Where this server has the picture of an item, or None."""
+    text = (payload or {}).get(PICTURE)
+    if not isinstance(text, str) or not text.startswith(PREFIXES):
+        return None
+    return f"/pictures/{quote(str(item), safe='', errors='surrogatepass')}"
+
+
+def _text(value: Any) -> str | None:
+    """Labels may be numbers where a payload was written by hand."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int | float) else None
