@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.learn import NPairsLoss, TripletLoss, gated_distance
-from flowhash.learn.coder import Coder
+from flowhash.learn.batch_codes import Coder
 from flowhash.learn.losses import MetricLoss
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from measure import RESULTS, machine, median, seconds

@@ -32,7 +32,7 @@ from flowhash.data.pictures import read_image
 from flowhash.encoder import Encoder
 from flowhash.encoder import files as encoder_files
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
-from flowhash.learn.checkpoint import Checkpoints
+from flowhash.learn.checkpoints import Checkpoints
 from flowhash.model_files import read_json, read_sealed, read_tensors, write_sealed
 from flowhash.regular_file import open_regular_file, read_regular_file
 from tests.encoder.encoders import items_of, make

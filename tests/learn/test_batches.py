@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flowhash.data.augment import Augmentation
 from flowhash.learn.batches import Batch, Batches, WithLabels
-from flowhash.learn.sampler import ClassBalancedSampler, PairSampler
+from flowhash.learn.samplers import ClassBalancedSampler, PairSampler
 from tests.learn import trainer
 
 

@@ -14,7 +14,7 @@ import pytest
 from flowhash.data.tabular import arrays
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import make_loss, train
-from flowhash.learn.coder import Coder
+from flowhash.learn.batch_codes import Coder
 from tests.learn.trainer import clouds, vector_settings
 
 

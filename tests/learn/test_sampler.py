@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flowhash.errors import InputError
-from flowhash.learn.sampler import ClassBalancedSampler, PairSampler, share
+from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 
 EPOCHS = 4
 

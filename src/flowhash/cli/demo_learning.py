@@ -45,7 +45,7 @@ def learn_digits(out: Path, device: str, reply: Reply) -> Learned:
     """Train on digits, put all methods through the table, write the report, index."""
     from flowhash.evaluate import evaluate
     from flowhash.evaluate.output import write_evaluation
-    from flowhash.learn.journal import read_journal
+    from flowhash.learn.training_log import read_journal
 
     splits = open_data("digits")
     encoders = _digits_encoders(splits, out, device, reply)

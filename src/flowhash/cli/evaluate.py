@@ -30,7 +30,7 @@ def evaluate(
     require_evaluation()
     from flowhash.evaluate import evaluate
     from flowhash.evaluate.output import write_evaluation
-    from flowhash.learn.journal import read_journal
+    from flowhash.learn.training_log import read_journal
 
     encoder = load_encoder(run)
     if encoder.preprocessing.size is not None and Path(data).expanduser().is_dir():

@@ -46,7 +46,7 @@ def fit(
     """Open the data, settle the settings, train both stages, say where the encoder is."""
     require("torch", "learn")
     from flowhash.learn import train
-    from flowhash.learn.processes import join
+    from flowhash.learn.distributed import join
 
     folder = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
     processes = join(device)

@@ -19,9 +19,9 @@ from flowhash.evaluate.encoding import Encodings
 from flowhash.evaluate.heads import Heads, feature_splits, mirrored
 from flowhash.evaluate.plan import Plan
 from flowhash.learn import Settings, train, train_base
-from flowhash.learn.checkpoint import Checkpoints
-from flowhash.learn.journal import read_journal
+from flowhash.learn.checkpoints import Checkpoints
 from flowhash.learn.stages import hash_start
+from flowhash.learn.training_log import read_journal
 from flowhash.networks import EmbeddingNetwork
 
 

@@ -6,11 +6,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowhash.learn.distances import GatedDistance, GatedSimilarity
-    from flowhash.learn.gated import gated_distance, gated_product
+    from flowhash.learn.gated_distance import (
+        GatedDistance,
+        GatedSimilarity,
+        gated_distance,
+        gated_product,
+    )
     from flowhash.learn.losses import LOSSES, CrossEntropyLoss, NPairsLoss, TripletLoss, make_loss
     from flowhash.learn.presets import PRESETS, preset, suggest
-    from flowhash.learn.sampler import ClassBalancedSampler, PairSampler
+    from flowhash.learn.samplers import ClassBalancedSampler, PairSampler
     from flowhash.learn.settings import Schedule, Settings, Stage
     from flowhash.learn.train_encoder import train, train_base
 

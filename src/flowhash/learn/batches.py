@@ -21,7 +21,7 @@ from torch import Tensor
 from flowhash.data.augment import Augmentation
 from flowhash.data.labelled import LabelledItems
 from flowhash.data.preprocess import Preprocessing
-from flowhash.learn.sampler import ClassBalancedSampler, share
+from flowhash.learn.samplers import ClassBalancedSampler, share
 
 AHEAD = 2
 

@@ -60,7 +60,7 @@ class Stage:
         start: of stage 2's last layer: "random", drawn as every last layer is (Glorot uniform);
             "small", drawn from a truncated normal of σ = 0.01, as the authors did for ImageNet; or
             "classes", which begins with outputs of its own for each class. See
-            ``flowhash.learn.start``.
+            ``flowhash.learn.stages``.
     """
 
     loss: str

@@ -15,8 +15,8 @@ from torch import nn
 from flowhash.data.labelled import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.claim import claim, origin_of
-from flowhash.learn.processes import join
+from flowhash.learn.distributed import join
+from flowhash.learn.run_folder import claim, origin_of
 from flowhash.learn.settings import Settings
 from flowhash.learn.stages import BASE, Stages
 from flowhash.networks import EmbeddingNetwork

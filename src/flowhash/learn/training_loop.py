@@ -1,13 +1,17 @@
-"""The training loop, one for both stages, from top to bottom."""
+"""The loop of one stage: steps, rates, validations, checkpoints, signals and troubles."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -15,18 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, TrainingError
+from flowhash.learn.batch_codes import Coder
 from flowhash.learn.batches import Batch, Batches
-from flowhash.learn.checkpoint import Checkpoint, Checkpoints, restore, state_tensors
-from flowhash.learn.coder import Coder
-from flowhash.learn.interrupt import Interruption
-from flowhash.learn.journal import Journal, NoJournal
+from flowhash.learn.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
+from flowhash.learn.distributed import Processes
 from flowhash.learn.losses import MetricLoss
-from flowhash.learn.optimise import make_optimiser, set_rate
-from flowhash.learn.processes import Processes
-from flowhash.learn.progress import Progress
 from flowhash.learn.settings import Settings, Stage
-from flowhash.learn.trouble import explained, refuse_infinite
-from flowhash.learn.validate import Best, in_words
+from flowhash.learn.training_log import Journal, NoJournal, Progress
+from flowhash.learn.validation import Best, in_words
 from flowhash.networks import EmbeddingNetwork
 
 
@@ -250,3 +250,113 @@ class _Loop:
         finally:
             if self.journal is not None:
                 self.journal.close()
+
+
+def make_optimiser(
+    network: EmbeddingNetwork, loss: nn.Module, stage: Stage
+) -> torch.optim.Optimizer:
+    """Adam or SGD over the head at the full rate, the backbone at its share of it.
+
+    Weight decay touches weights only: no bias, no normalisation. It is L2 in the gradient, as the
+    authors' code had it, not decoupled.
+    """
+    groups: list[dict[str, Any]] = []
+    backbone = stage.rate * stage.backbone_rate
+    if backbone > 0:
+        groups += _groups(network.backbone, backbone, stage.decay)
+    else:
+        network.backbone.requires_grad_(False)
+    groups += _groups(network.head, stage.rate, stage.head_decay)
+    groups += _groups(loss, stage.rate, stage.head_decay)
+    for group in groups:
+        group["full_rate"] = group["lr"]
+    if stage.optimiser == "adam":
+        return torch.optim.Adam(groups)
+    return torch.optim.SGD(groups, lr=stage.rate, momentum=0.9, nesterov=True)
+
+
+def _groups(module: nn.Module, rate: float, decay: float) -> list[dict[str, Any]]:
+    weights = [value for value in module.parameters() if value.ndim > 1]
+    others = [value for value in module.parameters() if value.ndim <= 1]
+    made = [
+        {"params": weights, "lr": rate, "weight_decay": decay},
+        {"params": others, "lr": rate, "weight_decay": 0.0},
+    ]
+    return [group for group in made if group["params"]]
+
+
+def set_rate(optimiser: torch.optim.Optimizer, stage: Stage, step: int) -> float:
+    """Give each group its rate at ``step``; returns the head's."""
+    scale = stage.schedule.scale(step, stage.steps)
+    for group in optimiser.param_groups:
+        group["lr"] = group["full_rate"] * scale
+    return stage.rate * scale
+
+
+def refuse_infinite(value: float, what: str, step: int) -> None:
+    """Stop where a number is NaN or infinite."""
+    if not math.isfinite(value):
+        raise TrainingError(f"{what} is {value} at step {step}")
+
+
+@contextlib.contextmanager
+def explained(checkpoints: Checkpoints, processes: Processes, batch: int) -> Iterator[None]:
+    """Turn what ends a training into one message with what to do and the last good checkpoint."""
+    try:
+        yield
+        return
+    except TrainingError as error:
+        trouble, cause = f"{error}; lower the rate, or look for bad items", error
+    except torch.OutOfMemoryError as error:
+        trouble = f"{processes.device} has no memory for a batch of {batch}; make it smaller"
+        cause = error  # type: ignore[assignment]
+    except RuntimeError as error:
+        if processes.world == 1 or not _is_lost(error):
+            raise
+        trouble = f"process {processes.rank} lost another one: {str(error).splitlines()[0]}"
+        cause = error  # type: ignore[assignment]
+    path = checkpoints.path("last")
+    kept = "there is no checkpoint yet"
+    if checkpoints.exists("last"):
+        kept = f"the last good checkpoint is {path}; a run in this folder goes on from it"
+    raise TrainingError(f"{trouble}; {kept}") from cause
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """Whether it is trouble between processes, not in the network."""
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    words = ("gloo", "nccl", "connection", "timed out", "socket")
+    return any(word in str(error).lower() for word in words)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """While it is entered, a first signal only sets ``asked``; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interruption:
+        # Only a main thread may set handlers; elsewhere the caller's own stay.
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -15,7 +15,7 @@ from torch import nn
 from flowhash.data.labelled import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.processes import Processes
+from flowhash.learn.distributed import Processes
 from flowhash.learn.settings import Settings
 from flowhash.model_files import read_json, write_json
 
