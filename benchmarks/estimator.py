@@ -26,7 +26,7 @@ from sklearn.neighbors import NearestNeighbors
 from estimator_data import Data, cifar_embeddings, from_file, synthetic
 from flowhash.codes import topk_codes
 from flowhash.estimator import FlowHasher
-from flowhash.evaluate.classifier import fit_classifier
+from flowhash.evaluate.comparison.methods import fit_classifier
 from flowhash.quality import LabelledTable, Queries, measure
 
 ROOT = Path(__file__).resolve().parent.parent

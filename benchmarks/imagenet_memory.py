@@ -29,7 +29,7 @@ import numpy as np
 from torch import nn
 
 from flowhash.data import imagenet32
-from flowhash.evaluate.encoding import Encodings
+from flowhash.evaluate.reproduction.encoding_cache import Encodings
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from scale_steps import peak_memory
 

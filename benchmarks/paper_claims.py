@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from flowhash.evaluate import METHODS, Row, paper_rows, read_rows
-from flowhash.evaluate.grid import between, group_seeds
+from flowhash.evaluate.output.result_grid import between, group_seeds
 from flowhash.evaluate.results import lead_over
 from measure import RESULTS
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flowhash.evaluate import METHODS, Row, read_rows
-from flowhash.evaluate.grid import between, group_seeds, leads_all, signed
+from flowhash.evaluate.output.result_grid import between, group_seeds, leads_all, signed
 from flowhash.quality import expected_speed_up
 from measure import README, RESULTS, ROOT
 

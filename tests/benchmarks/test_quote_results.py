@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowhash.evaluate.grid import SPACE
+from flowhash.evaluate.output.result_grid import SPACE
 from tests.evaluate.test_tables import row, with_intervals
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 from flowhash.data import LabelledItems, Preprocessing, Splits
 from flowhash.data.items import ArrayItems
 from flowhash.evaluate import paper_experiment
-from flowhash.evaluate import plan as plans
+from flowhash.evaluate.reproduction import experiment_plan as plans
 
 CLASSES = 20
 

@@ -18,8 +18,8 @@ from torch import nn
 from flowhash.data import LabelledItems, Preprocessing
 from flowhash.data.items import ArrayItems
 from flowhash.errors import InputError
-from flowhash.evaluate import encoding
-from flowhash.evaluate.encoding import Encodings
+from flowhash.evaluate.reproduction import encoding_cache as encoding
+from flowhash.evaluate.reproduction.encoding_cache import Encodings
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 
 

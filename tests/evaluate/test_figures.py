@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.evaluate import figures
-from flowhash.evaluate.figures import measure_solver, solver_figure, suf_figure
-from flowhash.evaluate.paper import PAPER_SOLVER_SECONDS, paper_rows
+from flowhash.evaluate.output import figures
+from flowhash.evaluate.output.figures import measure_solver, solver_figure, suf_figure
+from flowhash.evaluate.paper_numbers import PAPER_SOLVER_SECONDS, paper_rows
 from flowhash.evaluate.results import Row
 
 pytest.importorskip("matplotlib")

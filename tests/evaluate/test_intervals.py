@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from flowhash.evaluate.grid import group_seeds, leads_all
-from flowhash.evaluate.intervals import over_seeds, place_of, seeds_interval
+from flowhash.evaluate.comparison.intervals import over_seeds, place_of, seeds_interval
+from flowhash.evaluate.output.result_grid import group_seeds, leads_all
 from flowhash.evaluate.results import Row, lead_over
 
 FIELDS = ("pr1", "pr4", "pr16", "suf")

@@ -27,14 +27,13 @@ from flowhash.evaluate import (
     Start,
     TopDimensions,
     VectorQuantisation,
-    timing,
 )
-from flowhash.evaluate import centroids as rooms
-from flowhash.evaluate import methods as methods_room
-from flowhash.evaluate.centroids import fit_centroids
-from flowhash.evaluate.classifier import fit_classifier
-from flowhash.evaluate.lineup import run_all
-from flowhash.evaluate.pictures import some_buckets
+from flowhash.evaluate.comparison import methods as methods_room
+from flowhash.evaluate.comparison import methods as rooms
+from flowhash.evaluate.comparison import timing
+from flowhash.evaluate.comparison.comparison import run_all
+from flowhash.evaluate.comparison.example_queries import some_buckets
+from flowhash.evaluate.comparison.methods import fit_centroids, fit_classifier
 
 
 def clusters(items: int = 300, classes: int = 6, dim: int = 5, seed: int = 0) -> Side:

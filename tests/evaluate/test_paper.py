@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowhash.errors import InputError
-from flowhash.evaluate.paper import (
+from flowhash.evaluate.paper_numbers import (
     EXPERIMENTS,
     PAPER_SOLVER_SECONDS,
     paper_experiment,

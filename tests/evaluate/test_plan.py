@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from flowhash.data import Splits
-from flowhash.evaluate.encoding import passes_of
-from flowhash.evaluate.plan import CPU_WORDS, PAPER_WORDS, make_plan
-from flowhash.evaluate.trainings import Trainings
+from flowhash.evaluate.reproduction.encoding_cache import passes_of
+from flowhash.evaluate.reproduction.experiment_plan import CPU_WORDS, PAPER_WORDS, make_plan
+from flowhash.evaluate.reproduction.trained_networks import Trainings
 from flowhash.learn import Schedule, make_loss
 from tests.learn import oracles
 

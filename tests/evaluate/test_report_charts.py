@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flowhash.evaluate.report.bucket_charts import diagonal, enlarged
-from flowhash.evaluate.report.curve_charts import smoothed
+from flowhash.evaluate.output.report_charts import diagonal, enlarged, smoothed
 from flowhash.evaluate.results import METHODS
 from tests.evaluate import report_pages as pages
 

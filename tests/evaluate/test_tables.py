@@ -16,11 +16,17 @@ import numpy as np
 import pytest
 
 from flowhash.errors import InputError
-from flowhash.evaluate.grid import SPACE
-from flowhash.evaluate.latex import SPECIAL, escape_latex
-from flowhash.evaluate.paper import paper_rows
+from flowhash.evaluate.output.markdown_latex import (
+    SPECIAL,
+    csv,
+    escape_latex,
+    latex,
+    markdown,
+    unseen,
+)
+from flowhash.evaluate.output.result_grid import SPACE
+from flowhash.evaluate.paper_numbers import paper_rows
 from flowhash.evaluate.results import Row, read_rows, rival_name, rivals, write_rows
-from flowhash.evaluate.tables import csv, latex, markdown, unseen
 
 Table = dict[tuple[str, str], dict[str, str]]
 

@@ -44,7 +44,7 @@ class Learned:
 def learn_digits(out: Path, device: str, reply: Reply) -> Learned:
     """Train on digits, put all methods through the table, write the report, index."""
     from flowhash.evaluate import evaluate
-    from flowhash.evaluate.output import write_evaluation
+    from flowhash.evaluate.output.write_results import write_evaluation
     from flowhash.learn.training_log import read_journal
 
     splits = open_data("digits")
@@ -82,9 +82,9 @@ def learn_cifar100(
 ) -> Learned:
     """The same on CIFAR-100, by the plan that reproduces the paper on two cores."""
     from flowhash.evaluate import reproduce
-    from flowhash.evaluate.output import write_reproduction
-    from flowhash.evaluate.plan import make_plan
-    from flowhash.evaluate.trainings import Trainings
+    from flowhash.evaluate.output.write_results import write_reproduction
+    from flowhash.evaluate.reproduction.experiment_plan import make_plan
+    from flowhash.evaluate.reproduction.trained_networks import Trainings
 
     opening: dict[str, Any] = {"folder": folder, "download": download}
     opening = {name: value for name, value in opening.items() if value}

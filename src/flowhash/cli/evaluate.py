@@ -29,7 +29,7 @@ def evaluate(
     """Load the encoder, open the data, compare, print the table, write the report."""
     require_evaluation()
     from flowhash.evaluate import evaluate
-    from flowhash.evaluate.output import write_evaluation
+    from flowhash.evaluate.output.write_results import write_evaluation
     from flowhash.learn.training_log import read_journal
 
     encoder = load_encoder(run)

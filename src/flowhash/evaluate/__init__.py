@@ -9,24 +9,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowhash.evaluate.compare import Comparison, Trial
-    from flowhash.evaluate.methods import (
+    from flowhash.evaluate.comparison.comparison import Comparison, Trial
+    from flowhash.evaluate.comparison.methods import (
         Classifier,
         Exhaustive,
         InvertedLists,
         Learned,
         LearnedAlone,
         Method,
+        Side,
         Start,
         TopDimensions,
         VectorQuantisation,
     )
-    from flowhash.evaluate.own import evaluate
-    from flowhash.evaluate.paper import paper_experiment, paper_rows
+    from flowhash.evaluate.evaluate_encoder import evaluate
+    from flowhash.evaluate.paper_numbers import paper_experiment, paper_rows
     from flowhash.evaluate.report import write_report
-    from flowhash.evaluate.reproduction import reproduce
+    from flowhash.evaluate.reproduction.reproduce_paper import reproduce
     from flowhash.evaluate.results import METHODS, Report, Row, read_rows, write_rows
-    from flowhash.evaluate.sides import Side
     from flowhash.quality import (
         Exact,
         LabelledTable,

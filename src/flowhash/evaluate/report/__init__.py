@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from flowhash.evaluate.report.page import render_report, write_report
+from flowhash.evaluate.output.report_page import render_report, write_report
 
 __all__ = ["render_report", "write_report"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.data import LabelledItems
-from flowhash.evaluate.compare import Comparison, Trial
+from flowhash.evaluate.comparison.comparison import Comparison, Trial
 from flowhash.evaluate.results import METHODS, Buckets, Example
 
 SHOWN = 8  # answers of each method

@@ -17,9 +17,9 @@ import numpy as np
 from flowhash.codes import assign_codes
 from flowhash.codes.ortools import ortools_codes
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.evaluate.grid import group_seeds
-from flowhash.evaluate.paper import PAPER_SOLVER_SECONDS
-from flowhash.evaluate.report.curve_charts import OBJECTIVES, Curves, series, smoothed
+from flowhash.evaluate.output.report_charts import OBJECTIVES, Curves, series, smoothed
+from flowhash.evaluate.output.result_grid import group_seeds
+from flowhash.evaluate.paper_numbers import PAPER_SOLVER_SECONDS
 from flowhash.evaluate.results import METHODS, Row
 from flowhash.extras import require
 from flowhash.quality import expected_speed_up

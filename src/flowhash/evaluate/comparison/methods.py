@@ -1,26 +1,21 @@
-"""The ways to search that are compared, one small class each; all go through the same table.
-
-A method says which buckets an item prefers: its *activations*. The largest k are the item's code
-and the buckets that a query opens. They rank by the base embedding unless they say otherwise.
-"""
+"""The methods that are compared: how each of them puts items and queries into buckets."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from flowhash.codes import ordered_buckets
-from flowhash.errors import InputError
-from flowhash.evaluate.centroids import (
-    POINTS_EACH,
-    STARTS_WORDS,
-    distances_below,
-    fit_centroids,
-)
-from flowhash.evaluate.sides import Side
+from flowhash.data.files import release_pages
+from flowhash.errors import InputError, MissingExtraError
+from flowhash.extras import require
 
 BLOCK = 50_000  # items that are looked at together
 # Centroids by what they were fitted on and with: the same serve every k.
@@ -332,3 +327,169 @@ class LearnedAlone(Learned):
     def embeddings(self, side: Side) -> NDArray[np.float32]:
         """The hash network's outputs."""
         return self.activations(side)
+
+
+ROUNDS = 25
+STARTS = 10  # as many as the authors' k-means had; the one with the nearest centroids is kept
+STARTS_WORDS = f"the best of {STARTS} starts"
+POINTS_EACH = 2_000  # items that are looked at for each centroid, at most
+
+
+def fit_centroids(
+    embeddings: NDArray[np.float32], count: int, seed: int = 0
+) -> NDArray[np.float32]:
+    """The centroids of k-means [count, dim], the best of several starts.
+
+    Args:
+        embeddings: [n, dim].
+        count: how many centroids.
+        seed: of where they start.
+
+    Raises:
+        InputError: fewer items than centroids.
+    """
+    if len(embeddings) < count:
+        raise InputError(
+            f"there are {len(embeddings)} items for {count} centroids; expected at least as many "
+            "items: choose fewer buckets"
+        )
+    items = np.ascontiguousarray(embeddings, np.float32)
+    try:
+        faiss = require("faiss", "evaluate")
+    except MissingExtraError:
+        return _by_scikit_learn(items, count, seed)
+    means = faiss.Kmeans(
+        items.shape[1], count, niter=ROUNDS, nredo=STARTS, seed=seed, min_points_per_centroid=1,
+        max_points_per_centroid=POINTS_EACH,
+    )  # fmt: skip
+    means.train(items)
+    return np.asarray(means.centroids, np.float32)
+
+
+def _by_scikit_learn(items: NDArray[np.float32], count: int, seed: int) -> NDArray[np.float32]:
+    cluster = require("sklearn.cluster", "evaluate")
+    chosen = items
+    if len(items) > POINTS_EACH * count:
+        rng = np.random.default_rng(seed)
+        chosen = items[np.sort(rng.choice(len(items), POINTS_EACH * count, replace=False))]
+    means = cluster.KMeans(count, n_init=STARTS, max_iter=ROUNDS, random_state=seed).fit(chosen)
+    return np.asarray(means.cluster_centers_, np.float32)
+
+
+def distances_below(
+    embeddings: NDArray[np.float32], centroids: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Minus the squared distance to each centroid [n, count], up to a number for each item."""
+    squares = np.square(centroids).sum(axis=1)
+    return np.asarray(2 * (embeddings @ centroids.T) - squares, np.float32)
+
+
+EPOCHS, BATCH, RATE = 20, 512, 0.05
+LEAST = 300  # steps; small sets get more epochs until there are as many
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Scores of classes from embeddings.
+
+    Attributes:
+        weights: [classes, dim].
+        bias: [classes].
+    """
+
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+    def scores(self, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[n, classes]; the largest is the likeliest class."""
+        return np.asarray(embeddings @ self.weights.T + self.bias, np.float32)
+
+
+def fit_classifier(
+    embeddings: NDArray[np.float32], labels: NDArray[np.int64], classes: int, seed: int = 0
+) -> Linear:
+    """Logistic regression in small batches, so that a large training set fits into memory.
+
+    Every item is seen equally often: at least 20 times, whatever the size of the training set.
+
+    Args:
+        embeddings: of the training set [n, dim], in memory or mapped.
+        labels: [n].
+        classes: how many there are.
+        seed: of where it starts, and of the batches.
+    """
+    rng = np.random.default_rng(seed)
+    scale = 1 / max(float(np.std(embeddings[: 100 * BATCH])), 1e-12)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layer = nn.Linear(embeddings.shape[1], classes)
+    optimiser = torch.optim.Adam(layer.parameters(), RATE)
+    epoch = -(-len(labels) // BATCH)
+    epochs = max(EPOCHS, -(-LEAST // epoch))
+    for step, chosen in enumerate(_batches(len(labels), epochs, rng)):
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * (1 - step / (epoch * epochs))
+        rows = torch.from_numpy(np.array(embeddings[chosen], np.float32) * np.float32(scale))
+        release_pages(embeddings)  # of a large training set they are mapped
+        value = nn.functional.cross_entropy(layer(rows), torch.from_numpy(labels[chosen]))
+        optimiser.zero_grad()
+        value.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    weights = scale * layer.weight.detach().numpy()
+    return Linear(np.asarray(weights, np.float32), layer.bias.detach().numpy())
+
+
+def _batches(count: int, epochs: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Positions of each batch, ascending as a file is read; an epoch has every item once.
+
+    Batches are of one size, but for one item: a last one of a few items would be mostly noise.
+    """
+    for _ in range(epochs):
+        for chosen in np.array_split(rng.permutation(count), -(-count // BATCH)):
+            yield np.sort(chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The items of a table, or the queries, as the networks see them.
+
+    The arrays may be mapped files: methods read them block by block.
+
+    Attributes:
+        embeddings: of the base network [n, dim], to rank by.
+        labels: [n].
+        activations: of the hash network [n, d], if there is one.
+        scores: of a classifier [n, classes], if there is one.
+        start: of the hash network before its first step [n, d], where it does not start at random.
+        free: of a hash network that was trained with λ = 0 [n, d], if there is one.
+        other: the base network's embeddings [n, dim] as they are before they are given length one,
+            or given length one where ``embeddings`` are not.
+    """
+
+    embeddings: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    activations: NDArray[np.float32] | None = None
+    scores: NDArray[np.float32] | None = None
+    start: NDArray[np.float32] | None = None
+    free: NDArray[np.float32] | None = None
+    other: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is not None and len(array) != len(self.embeddings):
+                raise InputError(
+                    f"there are {len(self.embeddings)} embeddings and {len(array)} {field.name}; "
+                    "expected one of each an item"
+                )
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def rows(self, chosen: slice | NDArray[np.int64]) -> Side:
+        """Some of the items."""
+        parts: dict[str, Any] = {}
+        for field in fields(self):
+            array = getattr(self, field.name)
+            parts[field.name] = None if array is None else array[chosen]
+        return Side(**parts)

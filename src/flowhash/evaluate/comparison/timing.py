@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import MissingExtraError
-from flowhash.evaluate.methods import InvertedLists
+from flowhash.evaluate.comparison.methods import InvertedLists
 from flowhash.extras import require
 from flowhash.threads import available_threads
 

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from flowhash.errors import InputError
-from flowhash.evaluate.paper import Experiment, paper_experiment
+from flowhash.evaluate.paper_numbers import Experiment, paper_experiment
 from flowhash.learn import Schedule, Settings, preset
 
 # How presets differ from the paper and its code, for people; each is a paragraph of the results.

@@ -1,19 +1,20 @@
-"""Write what an evaluation came to: tables for people and machines, figures, the report."""
+"""The files of an evaluation: tables, figures, numbers and the report."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 import flowhash
 from flowhash.durable_files import replace_file
-from flowhash.evaluate import tables
-from flowhash.evaluate.figures import has_objectives, objective_figure, suf_figure
-from flowhash.evaluate.machine import machine
-from flowhash.evaluate.outcome import Outcome
-from flowhash.evaluate.paper import Experiment, paper_rows
+from flowhash.evaluate.output import markdown_latex
+from flowhash.evaluate.output.figures import has_objectives, objective_figure, suf_figure
+from flowhash.evaluate.paper_numbers import Experiment, paper_rows
 from flowhash.evaluate.report import write_report
-from flowhash.evaluate.results import Report, write_rows
+from flowhash.evaluate.results import Outcome, Report, write_rows
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "
@@ -52,12 +53,12 @@ def write_reproduction(
     facts = _facts(outcome, experiment.title, command)
     written = [_named(stem, ending) for ending in (".json", ".csv", ".md", ".tex")]
     write_rows(written[0], outcome.rows)
-    replace_file(written[1], tables.csv(outcome.rows).encode())
+    replace_file(written[1], markdown_latex.csv(outcome.rows).encode())
     replace_file(written[2], _markdown(outcome, experiment, facts, stem.name).encode())
     options = {"title": experiment.title, "names": experiment.table_names}
-    latex = tables.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
-    if any(row.table == tables.UNSEEN for row in outcome.rows):
-        latex += "\n" + tables.unseen(outcome.rows, title=experiment.title, form="latex")
+    latex = markdown_latex.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
+    if any(row.table == markdown_latex.UNSEEN for row in outcome.rows):
+        latex += "\n" + markdown_latex.unseen(outcome.rows, title=experiment.title, form="latex")
     replace_file(written[3], latex.encode())
     written += suf_figure(outcome.rows, paper, f"{stem}-suf")
     if has_objectives(outcome.curves):
@@ -78,7 +79,7 @@ def write_evaluation(
     folder.mkdir(parents=True, exist_ok=True)
     facts = [fact for fact in _facts(outcome, title, command) if fact[0] not in ("data", "seeds")]
     write_rows(folder / f"{stem}.json", outcome.rows)
-    replace_file(folder / f"{stem}.csv", tables.csv(outcome.rows).encode())
+    replace_file(folder / f"{stem}.csv", markdown_latex.csv(outcome.rows).encode())
     page = Report(
         title, outcome.rows, facts, (), outcome.buckets, outcome.examples, outcome.curves,
         outcome.class_names, (*outcome.words, RULES),
@@ -136,7 +137,7 @@ def _markdown(
         *outcome.words,
         RULES,
         "## Classes that training knows",
-        tables.markdown(
+        markdown_latex.markdown(
             outcome.rows, paper, title=experiment.title, names=experiment.table_names,
             number=experiment.number,
         ).rstrip(),
@@ -148,9 +149,31 @@ def _markdown(
             OBJECTIVE_WORDS,
             f"![M, ĝ and g against the step]({stem}-objective.png)",
         ]
-    if any(row.table == tables.UNSEEN for row in outcome.rows):
+    if any(row.table == markdown_latex.UNSEEN for row in outcome.rows):
         parts += [
             "## Classes that training had not",
-            tables.unseen(outcome.rows, title=experiment.title).rstrip(),
+            markdown_latex.unseen(outcome.rows, title=experiment.title).rstrip(),
         ]
     return "\n\n".join(parts) + "\n"
+
+
+PACKAGES = ("numpy", "numba", "torch", "faiss-cpu")
+
+
+def machine() -> str:
+    """The processor, its cores and the versions of what ran on it."""
+    model = platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    found = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found.append(f"{package} {version.partition('+')[0]}")
+    return f"{model}, {os.cpu_count()} cores; {', '.join(found)}"

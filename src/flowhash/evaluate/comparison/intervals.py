@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flowhash.evaluate.compare import TOPS, Draws, Trial
+from flowhash.evaluate.comparison.comparison import TOPS, Draws, Trial
 from flowhash.evaluate.results import Leads, Row, compared, rival_name
 from flowhash.quality import percentile_interval, resampled_sums
 from flowhash.quality.bootstrap import LEVEL

@@ -1,0 +1,1 @@
+"""Methods of search on the same items: what each finds, scans and takes."""

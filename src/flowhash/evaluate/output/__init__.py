@@ -1,0 +1,1 @@
+"""Results for people: Markdown, LaTeX, CSV, JSON, figures and a page."""

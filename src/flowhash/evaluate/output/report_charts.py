@@ -1,0 +1,468 @@
+"""The charts of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.evaluate.output.chart_canvas import (
+    BLUE,
+    COLOURS,
+    GREEN,
+    GREY,
+    INK,
+    LINE,
+    MARKERS,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Chart,
+    draw,
+    legend_below,
+    plain_numbers,
+)
+from flowhash.evaluate.output.report_tables import (
+    Entry,
+    Value,
+    active_counts,
+    flat_seconds,
+    heading,
+    method_label,
+)
+from flowhash.evaluate.results import METHODS, Buckets, is_ours
+from flowhash.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colour and marker of each method: shapes tell them apart where colours do not.
+LOOKS = {
+    "exhaustive": (INK, "*"),
+    "exhaustive-raw": (INK, "*"),
+    "exhaustive-unit": (INK, "*"),
+    "th": (ORANGE, "v"),
+    "vq": (SKY, "s"),
+    "vq-raw": (SKY, "8"),
+    "vq-unit": (SKY, "8"),
+    "vq-train": (GREEN, "D"),
+    "ivf": (PURPLE, "P"),
+    "classifier": (BLUE, "^"),
+    "start": (GREY, "X"),
+    "flowhash": (VERMILION, "o"),
+    "flowhash-free": (VERMILION, "h"),
+    "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see _style
+}
+PRECISIONS: tuple[tuple[str, Value], ...] = (
+    ("Pr@1", lambda row: row.pr1),
+    ("Pr@4", lambda row: row.pr4),
+    ("Pr@16", lambda row: row.pr16),
+)
+
+
+def row_charts(entries: Sequence[Entry]) -> list[Chart]:
+    """The charts of one searched table; none without a method that has buckets."""
+    if not active_counts(entries):
+        return []
+    if len(active_counts(entries)) < 2:  # nothing to draw against k
+        return [_time_chart(entries)]
+    charts = [_speed_up_chart(entries), _time_chart(entries)]
+    charts += [_precision_chart(entries, head, value) for head, value in PRECISIONS]
+    return charts
+
+
+def _speed_up_chart(entries: Sequence[Entry]) -> Chart:
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        expected = [
+            (entry.k, value)
+            for entry in entries
+            if entry.method == "flowhash"
+            and (value := entry.mean(lambda row: row.expected)) is not None
+        ]
+        if expected:
+            axes.plot(*zip(*expected, strict=True), "--", color=INK, label="expected (FlowHash)")
+        _lines(axes, entries, lambda row: row.suf)
+        axes.set_yscale("log")
+        plain_numbers(axes.yaxis)
+        _finish(figure, axes, entries, "SUF")
+
+    table = heading(entries[0].table)
+    return draw(
+        f"suf-{_word(table)}",
+        f"{table}: speed-up factor against k, one line a method",
+        "Speed-up factor against k, logarithmic; higher is better. Expected: codes that are "
+        "independent and even.",
+        paint,
+    )
+
+
+def _precision_chart(entries: Sequence[Entry], head: str, value: Value) -> Chart:
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for entry in entries:
+            if entry.k is None and (level := entry.mean(value)) is not None:
+                line = ":" if entry.method == "exhaustive" else "-."  # of vectors of another length
+                axes.axhline(level, linestyle=line, color=INK, label=entry.label)
+        _lines(axes, entries, value)
+        _finish(figure, axes, entries, f"{head} (%)")
+
+    table = heading(entries[0].table)
+    return draw(
+        f"{_word(head)}-{_word(table)}",
+        f"{table}: {head} against k, one line a method, exhaustive search level",
+        f"{head} against k; higher is better.",
+        paint,
+    )
+
+
+def _time_chart(entries: Sequence[Entry]) -> Chart:
+    points = _points(entries)
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        for method in _methods(entries):
+            own = [point[1:] for point in points if point[0].method == method]
+            if own:
+                axes.plot(
+                    *zip(*own, strict=True), linewidth=0.8, label=method_label(method),
+                    **_style(method),
+                )  # fmt: skip
+        flat = flat_seconds(entries)
+        if flat is not None:
+            axes.axhline(1e6 * flat, linestyle=":", color=INK, label="FAISS Flat")
+        axes.margins(0.1)
+        _name_points(axes, points)
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+        axes.set_xlabel("SUF")
+        axes.set_ylabel("µs a query")
+        legend_below(figure, axes)
+
+    table = heading(entries[0].table)
+    return draw(
+        f"time-{_word(table)}",
+        f"{table}: microseconds of search a query against speed-up factor",
+        "Search time a query against speed-up factor, both logarithmic; numbers are k, where there "
+        "is room for them. Right and low is better. Without the networks' time.",
+        paint,
+    )
+
+
+def _points(entries: Sequence[Entry]) -> list[tuple[Entry, float, float]]:
+    """Speed-up and microseconds; a logarithmic axis has no place for zeros."""
+    found = []
+    for entry in entries:
+        speed_up, seconds = entry.mean(lambda row: row.suf), entry.mean(lambda row: row.seconds)
+        if speed_up and seconds:
+            found.append((entry, speed_up, 1e6 * seconds))
+    return found
+
+
+def _name_points(axes: Axes, points: Sequence[tuple[Entry, float, float]]) -> None:
+    """Write k at the points, FlowHash's first, but over no other k that is written already."""
+    taken: list[tuple[float, float]] = []
+    for entry, across, up in sorted(points, key=lambda point: point[0].method != "flowhash"):
+        if entry.k is None:
+            continue
+        x, y = axes.transAxes.inverted().transform(axes.transData.transform((across, up)))
+        if any(abs(x - other) < 0.05 and abs(y - height) < 0.09 for other, height in taken):
+            continue
+        taken.append((x, y))
+        axes.annotate(
+            str(entry.k), (across, up), (5, 3),
+            textcoords="offset points", color=_style(entry.method)["color"], fontsize=10,
+        )  # fmt: skip
+
+
+def _lines(axes: Axes, entries: Sequence[Entry], value: Value) -> None:
+    """One line a method over k, with bars where several seeds were run."""
+    for method in _methods(entries):
+        found = [
+            (entry.k, measure)
+            for entry in entries
+            if entry.method == method
+            and entry.k is not None
+            and (measure := entry.measure(value)) is not None
+        ]
+        if not found:
+            continue
+        ours = is_ours(method)
+        deviations = [measure.deviation or 0.0 for _, measure in found]
+        axes.errorbar(
+            [k for k, _ in found],
+            [measure.mean for _, measure in found],
+            yerr=deviations if any(deviations) else None,
+            label=method_label(method), capsize=3, linewidth=2.6 if ours else 1.5,
+            zorder=3 if ours else 2, **_style(method),
+        )  # fmt: skip
+
+
+def _finish(figure: Figure, axes: Axes, entries: Sequence[Entry], label: str) -> None:
+    counts = active_counts(entries)
+    axes.set_xticks(counts)
+    axes.set_xlim(counts[0] - 0.3, counts[-1] + 0.3)
+    axes.set_xlabel("k")
+    axes.set_ylabel(label)
+    legend_below(figure, axes)
+
+
+def _methods(entries: Sequence[Entry]) -> list[str]:
+    there = dict.fromkeys(entry.method for entry in entries)
+    known = [method for method in METHODS if method in there]
+    return known + [method for method in there if method not in METHODS]
+
+
+def _style(method: str) -> dict[str, Any]:
+    """How a method's line and markers look; a variant of FlowHash has its colour, but hollow."""
+    colour, marker = LOOKS.get(method, (INK, "X"))
+    style: dict[str, Any] = {"color": colour, "marker": marker}
+    if is_ours(method) and method != "flowhash":
+        style |= {"markerfacecolor": "none", "markersize": 9, "linestyle": (0, (2, 1.5))}
+    return style
+
+
+def _word(text: str) -> str:
+    """Letters and digits only, for an id."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
+
+
+NAMED = 20  # more names than that do not fit at an axis
+LETTERS = 14  # nor do longer ones
+PIXELS = 400  # of a heat map's side, at least
+
+
+def bucket_charts(buckets: Buckets, number: int, class_names: Sequence[str]) -> list[Chart]:
+    """Load, purity and classes of one method's buckets; none if all of them are empty."""
+    if not buckets.counts.any():
+        return []
+    return [_load_chart(buckets, number), _class_chart(buckets, number, class_names)]
+
+
+def empty_words(buckets: Buckets) -> str:
+    """How many buckets are empty, and so in no picture."""
+    empty = int((buckets.loads == 0).sum())
+    if empty == 0:
+        return f"All {buckets.loads.size:,} buckets hold items."
+    left = "is empty and left out" if empty == 1 else "are empty and left out"
+    return f"{empty:,} of {buckets.loads.size:,} buckets {left}."
+
+
+def _load_chart(buckets: Buckets, number: int) -> Chart:
+    order = np.argsort(-buckets.loads, kind="stable")
+    order = order[buckets.loads[order] > 0]
+    loads, purity = buckets.loads[order], 100 * buckets.purity[order]
+
+    def paint(figure: Figure) -> None:
+        above, below = figure.subplots(2, sharex=True)
+        above.stairs(loads, fill=True, color=BLUE)
+        above.axhline(
+            float(buckets.loads.mean()), linestyle=":", color=INK, label="if all were even"
+        )
+        above.legend(loc="upper right")
+        above.set_ylabel("items")
+        below.stairs(purity, fill=True, color=VERMILION)
+        below.set_ylim(0, 100)
+        below.set_ylabel("purity (%)")
+        below.set_xlabel("bucket, fullest first")
+        below.set_xlim(0, loads.size)
+
+    words = (
+        f"Items in each bucket, fullest first, and the share of them that have the bucket's most "
+        f"frequent class. {empty_words(buckets)} The fullest "
+        f"holds {loads[0]:,} items, the median of those shown {np.median(loads):,.0f}."
+        if loads.size > 1
+        else f"The only bucket with items holds {loads[0]:,}. {empty_words(buckets)}"
+    )
+    return draw(
+        f"load-{number}", f"{buckets.name}: load and purity of each bucket", words, paint, 4.2
+    )
+
+
+def diagonal(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Non-empty buckets, by the class most frequent in them, fuller ones first."""
+    loads = counts.sum(axis=0)
+    order = np.lexsort((-loads, counts.argmax(axis=0)))
+    return np.asarray(order[loads[order] > 0])
+
+
+def enlarged(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each number as a block of pixels, so that a browser blurs no edge of a small matrix."""
+    for axis in (0, 1):
+        values = np.repeat(values, -(-PIXELS // values.shape[axis]), axis=axis)
+    return values
+
+
+def _class_chart(buckets: Buckets, number: int, class_names: Sequence[str]) -> Chart:
+    counts = buckets.counts
+    totals = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares = 100 * (counts / totals)[:, diagonal(counts)]
+
+    def paint(figure: Figure) -> None:
+        colours = require("matplotlib.colors", "evaluate")
+        # From clear to full colour, so that nothing looks like the page, whether light or dark; by
+        # the root of the share, or the few strays beside the diagonal would not be seen.
+        shade = colours.LinearSegmentedColormap.from_list(
+            "shade", [(*colours.to_rgb(VERMILION), strength) for strength in (0.0, 1.0)]
+        )
+        norm = colours.PowerNorm(0.5, 0, 100)
+        axes, key = figure.subplots(1, 2, width_ratios=(24, 1))
+        extent = (-0.5, shares.shape[1] - 0.5, shares.shape[0] - 0.5, -0.5)
+        axes.imshow(
+            enlarged(shares), cmap=shade, norm=norm, aspect="auto", interpolation="none",
+            extent=extent,
+        )  # fmt: skip
+        axes.grid(False)
+        axes.spines[:].set(visible=True, color=LINE)
+        axes.set_xlabel("bucket, by its most frequent class")
+        axes.set_ylabel("class")
+        if len(class_names) == counts.shape[0] <= NAMED:
+            axes.set_yticks(range(len(class_names)), [_short(name) for name in class_names])
+        # The key is an image too: a colour bar's many rectangles show seams where they are clear.
+        steps = np.linspace(0, 100, 256)[:, None]
+        key.imshow(
+            steps, cmap=shade, norm=norm, aspect="auto", interpolation="none", origin="lower",
+            extent=(0, 1, 0, 100),
+        )  # fmt: skip
+        key.grid(False)
+        key.set_xticks([])
+        key.yaxis.tick_right()
+        key.set_title("%", fontsize=10)
+
+    return draw(
+        f"classes-{number}",
+        f"{buckets.name}: heat map of classes by buckets",
+        "Where each class lies: the share of a class (row) in each bucket (column). One strong "
+        f"square a row is a class with a bucket of its own. {empty_words(buckets)}",
+        paint,
+        4.2,
+    )
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
+
+
+Lines = Sequence[Mapping[str, Any]]
+Curves = Mapping[str, Lines]
+
+# What Algorithm 1 is about; only stage 2 has them.
+OBJECTIVES = {
+    "bound_gap": ("M(θ)", "The gap of the bound of Eq. 4, m·ĝ + M ≥ g; it should fall."),
+    "class_objective": ("ĝ", "The objective of the class means, which the flow minimises exactly."),
+    "item_objective": ("g", "The objective of the items of a batch, with the same codes."),
+}
+SMOOTH = 40  # lines of a journal from which single batches are noise
+POINTS = 500  # of a curve, at most: more are not seen, and make the file large
+
+
+def stages(curves: Curves) -> list[str]:
+    """The names of all stages, in the order they came."""
+    return list(dict.fromkeys(str(line["stage"]) for lines in curves.values() for line in lines))
+
+
+def curve_charts(curves: Curves, stage: str, number: int) -> list[Chart]:
+    """The charts of one stage, one line a training."""
+    own = {
+        name: [line for line in lines if line["stage"] == stage] for name, lines in curves.items()
+    }
+    own = {name: lines for name, lines in own.items() if lines}
+    found = [
+        _chart(own, "loss", f"loss-{number}", f"{stage}: loss against step",
+               "Loss of single batches, averaged over neighbours where there are many.", "loss"),
+        _chart(own, "pr1", f"precision-{number}", f"{stage}: validation Pr@1 against step",
+               "Pr@1 on the validation split.", "Pr@1 (%)", scale=100),
+    ]  # fmt: skip
+    # Stage 1 searches everything: a SUF of 1 all the way is no picture.
+    if any(line.get("suf", 1) != 1 for lines in own.values() for line in lines):
+        found.append(
+            _chart(own, "suf", f"speedup-{number}", f"{stage}: validation SUF against step",
+                   "Speed-up factor on the validation split, logarithmic.", "SUF", log=True)
+        )  # fmt: skip
+    found += [
+        _chart(own, key, f"{key}-{number}", f"{stage}: {head} against step", words, head)
+        for key, (head, words) in OBJECTIVES.items()
+    ]
+    return [chart for chart in found if chart is not None]
+
+
+def _chart(
+    curves: Curves,
+    key: str,
+    name: str,
+    label: str,
+    caption: str,
+    axis: str,
+    scale: float = 1,
+    log: bool = False,
+) -> Chart | None:
+    every = {training: series(lines, key) for training, lines in curves.items()}
+    drawn = {training: found for training, found in every.items() if found[0].size}
+    if not drawn:
+        return None
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, (training, (steps, values)) in enumerate(drawn.items()):
+            _curve(axes, place, training, steps, scale * values)
+        if log:
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
+        axes.xaxis.set_major_locator(_few_steps())
+        plain_numbers(axes.xaxis)
+        axes.set_xlabel("step")
+        axes.set_ylabel(axis)
+        legend_below(figure, axes, 1 if max(map(len, drawn)) > 20 else 2)
+
+    # Every line of the legend takes from the height.
+    return draw(name, label, caption, paint, 3.2 + 0.1 * len(drawn))
+
+
+def series(lines: Lines, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps and values of one quantity, of the lines that have it."""
+    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+    pairs = np.asarray(found, np.float64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def _curve(
+    axes: Axes, place: int, name: str, steps: NDArray[np.float64], values: NDArray[np.float64]
+) -> None:
+    values = smoothed(values)
+    thin = -(-steps.size // POINTS)
+    axes.plot(
+        steps[::thin],
+        values[::thin],
+        color=COLOURS[place % len(COLOURS)],
+        # More trainings than colours: the pattern of the line tells them apart.
+        linestyle=("-", "--", ":", "-.")[place // len(COLOURS) % 4],
+        marker=MARKERS[place % len(MARKERS)] if steps.size <= SMOOTH else None,
+        markersize=4,
+        label=name.lstrip("_") or "training",  # matplotlib hides labels that begin with _
+    )
+
+
+def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means over a window that slides, cut short at both ends; few values are left as they are."""
+    if values.size <= SMOOTH:
+        return values
+    reach = values.size // SMOOTH
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(np.arange(values.size) - reach, 0)
+    last = np.minimum(np.arange(values.size) + reach + 1, values.size)
+    return np.asarray((sums[last] - sums[first]) / (last - first))
+
+
+def _few_steps() -> Any:
+    return require("matplotlib.ticker", "evaluate").MaxNLocator(4, integer=True)
