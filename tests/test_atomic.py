@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowhash import durable_files as atomic
-from flowhash.bulk import work
+from flowhash.bulk import work_folder as work
 from flowhash.data import cache
 from flowhash.data.download import _opened
 from flowhash.durable_files import atomic_file, remove_strays, replace_file

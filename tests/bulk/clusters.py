@@ -28,7 +28,7 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from flowhash.bulk import RayRunner
-from flowhash.bulk.job import Done, Job
+from flowhash.bulk.runners import Done, Job
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 

@@ -23,13 +23,15 @@ from flowhash.bulk import (
     Source,
     encode,
     index,
-    neighbours,
     read_answers,
     search,
 )
-from flowhash.bulk import cluster as cluster_module
-from flowhash.bulk.connection import Head, connect, head_of
-from flowhash.bulk.job import Done
+from flowhash.bulk import (
+    neighbour_join as neighbours,
+)
+from flowhash.bulk import ray_runner as cluster_module
+from flowhash.bulk.ray_connection import Head, connect, head_of
+from flowhash.bulk.runners import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 from flowhash.table.integrity import folder_faults
@@ -324,7 +326,7 @@ def test_the_head_is_lost(tmp_path: Path, nodes: ThreeNodes) -> None:
 
 
 def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowhash.bulk.connection.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("flowhash.bulk.ray_connection.LOOK_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         head = Head(f"127.0.0.1:{port}")
@@ -335,7 +337,7 @@ def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", port)):
         assert head.look()
     assert not head.look()
-    monkeypatch.setattr("flowhash.bulk.connection.GONE_SECONDS", 0.0)
+    monkeypatch.setattr("flowhash.bulk.ray_connection.GONE_SECONDS", 0.0)
     with pytest.raises(ConnectionError, match="has not answered for"):
         head.look()
     assert Head(None).look()

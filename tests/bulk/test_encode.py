@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from flowhash.bulk import Choices, LocalRunner, Source, TableChoices, encode, index
-from flowhash.bulk.columns import read_head
+from flowhash.bulk.parquet_columns import read_head
 from flowhash.cli import bulk as cli
 from flowhash.cli.app import _code
 from flowhash.cli.reply import Reply

@@ -18,8 +18,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowhash.bulk import Interrupted, LocalRunner, TableChoices, Work, building, index, indexing
-from flowhash.bulk.columns import read_columns
+from flowhash.bulk import (
+    Interrupted,
+    LocalRunner,
+    TableChoices,
+    Work,
+    index,
+)
+from flowhash.bulk import (
+    build_table as building,
+)
+from flowhash.bulk import (
+    build_table as indexing,
+)
+from flowhash.bulk.parquet_columns import read_columns
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.changes import _repeated

@@ -16,9 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowhash.bulk import LocalRunner, neighbours, read_answers, search
-from flowhash.bulk import work as work_module
-from flowhash.bulk.columns import new_file
+from flowhash.bulk import (
+    LocalRunner,
+    read_answers,
+    search,
+)
+from flowhash.bulk import (
+    neighbour_join as neighbours,
+)
+from flowhash.bulk import work_folder as work_module
+from flowhash.bulk.parquet_columns import new_file
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.segments.segment import Part

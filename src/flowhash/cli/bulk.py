@@ -24,7 +24,7 @@ from flowhash.table import HashTable
 
 if TYPE_CHECKING:
     from flowhash.bulk import Choices, Source, TableChoices, Work
-    from flowhash.bulk.job import Runner
+    from flowhash.bulk.runners import Runner
 
 ENCODED = "_encode.toml"  # beside the encoded files; it names encoder and items
 
@@ -126,7 +126,7 @@ def search(
 ) -> None:  # fmt: skip
     """Search, after encoding the queries if an encoder is given."""
     from flowhash.bulk import Choices, encode, search
-    from flowhash.bulk.work import ENCODED as FOLDER
+    from flowhash.bulk.work_folder import ENCODED as FOLDER
 
     place = Path(queries).expanduser()
     device = running.device(device) if encoder is not None else "cpu"
@@ -153,8 +153,6 @@ def search(
 
 def neighbours(table: Path, out: Path, top: int, running: Running, reply: Reply) -> None:
     """Join the table with itself."""
-    from flowhash.bulk import neighbours
-
     with _working(out, reply) as told, running.runner() as runner:
         work = neighbours(
             table, out, runner, top=top, rows=running.rows, restart=running.restart,

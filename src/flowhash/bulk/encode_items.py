@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bulk.columns import matrix, plain, write_columns
-from flowhash.bulk.job import Runner
-from flowhash.bulk.plan import Place, Plan, even_sizes, identity_of, part_name
-from flowhash.bulk.work import Work
+from flowhash.bulk.parquet_columns import matrix, plain, write_columns
+from flowhash.bulk.runners import Runner
+from flowhash.bulk.work_folder import Place, Plan, Work, even_sizes, identity_of, part_name
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.errors import InputError
 from flowhash.extras import require

@@ -1,14 +1,9 @@
-"""The parts of a job on a Ray cluster, whatever happens to its workers and nodes.
-
-Each worker is an actor that does one part at a time, so that what it opened serves many parts. A
-part is only given to a worker that has answered: one that waits for a free CPU, perhaps for ever,
-holds nobody up. When a worker or its node dies, its part goes back to the others, and another
-worker is asked for.
-"""
+"""Parts on the workers of a Ray cluster; those that die are replaced."""
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import sys
 import time
@@ -17,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import flowhash
-from flowhash.bulk.address import line_of
-from flowhash.bulk.connection import AUTO, LOCAL, Head, connect, head_of
-from flowhash.bulk.hiring import Hiring
-from flowhash.bulk.job import Done, Job
+from flowhash.bulk.ray_connection import AUTO, LOCAL, Head, connect, head_of, line_of
+from flowhash.bulk.runners import Done, Job, Worker
 from flowhash.errors import InputError, StorageError
 from flowhash.extras import require
 
@@ -234,3 +227,58 @@ class RayRunner:
                 flush=True,
             )
         return time.monotonic()
+
+
+class Hiring:
+    """Asks a cluster for workers, and lets them go.
+
+    Args:
+        ray: the module, connected.
+        address: of the cluster, for messages.
+        asked: how many workers; one less than the cluster has CPUs by default.
+        gpus: that a worker takes.
+    """
+
+    def __init__(self, ray: Any, address: str, asked: int | None, gpus: float) -> None:
+        self._ray, self._address, self._asked, self._gpus = ray, address, asked, gpus
+        self._cpus = 0  # as of the last size
+
+    def size(self) -> int:
+        """How many workers; a worker takes half a CPU where whole ones would take them all.
+
+        Raises:
+            InputError: the cluster is too small for what was asked.
+        """
+        cpus = self._cpus = int(self._ray.cluster_resources().get("CPU", 0))
+        if self._asked is None:
+            return max(1, cpus - 1)
+        most = max(1, 2 * cpus - 1)
+        if self._asked > most:
+            raise InputError(
+                f"--workers is {self._asked}, but the cluster at {self._address} has {cpus} CPUs; "
+                f"expected {most} at the most"
+            )
+        return self._asked
+
+    def hire(self, size: int) -> Any:
+        """One of ``size`` workers; it answers when there is room for it."""
+        share = 1.0 if size <= self._cpus - 1 else 0.5
+        remote = self._ray.remote(
+            num_cpus=share, num_gpus=self._gpus, max_restarts=0, scheduling_strategy="SPREAD"
+        )
+        return remote(Worker).remote(1)
+
+    def dismiss(self, worker: Any) -> None:
+        """Let a worker go, whatever it does."""
+        with contextlib.suppress(Exception):  # it may be gone already, and the cluster with it
+            self._ray.kill(worker)
+
+    def wanted(self) -> str:
+        """What a worker waits for, and what the cluster has of it, in words."""
+        kinds = ["CPU", *(["GPU"] if self._gpus else [])]
+        has = self._ray.cluster_resources()
+        there = " and ".join(f"{has.get(kind, 0):g} {kind}s" for kind in kinds)
+        return (
+            f"a free {' and '.join(kinds)} of the cluster at {self._address}, which has {there} in "
+            "all"
+        )

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bulk.answers import write_answers
-from flowhash.bulk.job import Runner
-from flowhash.bulk.plan import Place, Plan, even_sizes
-from flowhash.bulk.stored import StoredTable
-from flowhash.bulk.work import Work
+from flowhash.bulk.answer_files import write_answers
+from flowhash.bulk.runners import Runner
+from flowhash.bulk.work_folder import Place, Plan, StoredTable, Work, even_sizes
 from flowhash.errors import InputError
 from flowhash.table import HashTable, Hits
 

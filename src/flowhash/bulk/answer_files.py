@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bulk.columns import lists, plain, read_columns, write_columns
-from flowhash.bulk.plan import Place, part_name, read_plan
+from flowhash.bulk.parquet_columns import lists, plain, read_columns, write_columns
+from flowhash.bulk.work_folder import Place, part_name, read_plan
 from flowhash.errors import InputError, StorageError
 from flowhash.table import Hits
 

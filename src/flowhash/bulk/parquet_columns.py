@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bulk.plan import Place
+from flowhash.bulk.work_folder import Place
 from flowhash.durable_files import flush_folder, naming
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.extras import require

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowhash.bulk.columns import read_head
-from flowhash.bulk.plan import read_plan
+from flowhash.bulk.parquet_columns import read_head
+from flowhash.bulk.work_folder import read_plan
 from flowhash.errors import InputError, StorageError
 from flowhash.extras import require
 
