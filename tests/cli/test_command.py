@@ -12,7 +12,7 @@ import pytest
 
 import flowhash
 from flowhash.data import open_data
-from flowhash.data.handwritten import draw_digit
+from flowhash.data.sets.handwritten_digits import draw_digit
 from tests.cli.commands import COMMAND, run
 
 

@@ -577,9 +577,9 @@ def test_an_unfinished_copy_is_not_used(
     vectors: Path, own_server: Server, flowhash: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost in the middle: the server is killed after the first piece."""
-    loading = importlib.import_module("flowhash.engines.postgres.loading")
+    loading = importlib.import_module("flowhash.engines.postgres.table_load")
     place = own_server.guarded(table="unfinished")
-    monkeypatch.setattr("flowhash.engines.postgres.source.ROWS", 100)
+    monkeypatch.setattr("flowhash.engines.postgres.table_load.ROWS", 100)
     original, killed = loading.PostgresLoading.parts, []
 
     def killing(self: Any) -> Iterator[Any]:

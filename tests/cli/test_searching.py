@@ -17,7 +17,7 @@ from PIL import Image
 from flowhash import HashTable
 from flowhash.cli.indexing import Indexing, TableChoices, open_table
 from flowhash.data import open_collection
-from flowhash.data.thumbnails import picture_of
+from flowhash.data.item_payloads import picture_of
 from flowhash.errors import DamagedFileError
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make

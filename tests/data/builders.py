@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import flowhash.data.cifar as cifar
+import flowhash.data.sets.cifar as cifar
 
 CIFAR_TRAIN = 400  # four of each class
 CIFAR_TEST = 100

@@ -130,7 +130,7 @@ def test_numbers_that_do_not_match_are_told(tmp_path: Path) -> None:
 def test_values_that_are_not_finite_are_told(
     tmp_path: Path, value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowhash.data.tabular.CHUNK", 5 * DIM)
+    monkeypatch.setattr("flowhash.data.sets.embedding_arrays.CHUNK", 5 * DIM)
     bad = VECTORS.astype(np.float64)
     bad[17, 2] = value
     np.save(tmp_path / "x.npy", bad)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
-from flowhash.data.items import ArrayItems
+from flowhash.data.item_sources import ArrayItems
 from flowhash.errors import InputError
 
 
@@ -155,7 +155,7 @@ def test_fit_streams_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     images = generator.integers(0, 256, (50, 4, 4, 3), np.uint8)
     vectors = (generator.normal(size=(50, 6)) * [1, 2, 3, 4, 5, 6] + 1e4).astype(np.float32)
     whole = [Preprocessing.fit(labelled(array)) for array in (images, vectors)]
-    monkeypatch.setattr("flowhash.data.statistics.CHUNK", 7)
+    monkeypatch.setattr("flowhash.data.preprocess.CHUNK", 7)
     for array, known in zip((images, vectors), whole, strict=True):
         fitted = Preprocessing.fit(labelled(array))
         np.testing.assert_allclose(fitted.mean, known.mean, rtol=1e-7)

@@ -118,7 +118,7 @@ def test_python_files_of_another_shape_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     builders.write_python(tmp_path / "cifar-100-python")
-    monkeypatch.setattr("flowhash.data.cifar.TRAIN_RECORDS", 401)
+    monkeypatch.setattr("flowhash.data.sets.cifar.TRAIN_RECORDS", 401)
     with pytest.raises(DamagedFileError, match=r"train: 'data' has shape \(400, 3072\).*401"):
         cifar100(tmp_path)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from flowhash.data import open_collection, open_data
-from flowhash.data.collection import _Rows
-from flowhash.data.thumbnails import picture_of
+from flowhash.data.item_collection import _Rows
+from flowhash.data.item_payloads import picture_of
 from flowhash.errors import DamagedFileError, InputError
 
 

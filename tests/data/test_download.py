@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import flowhash.data.cifar as cifar
-from flowhash.data.download import download
+import flowhash.data.sets.cifar as cifar
+from flowhash.data.files.archives import download
 from flowhash.errors import DamagedFileError, StorageError
 from tests.data import builders
 

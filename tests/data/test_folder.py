@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import flowhash.data.pictures as pictures
+import flowhash.data.files.image_files as pictures
 from flowhash.data import ImageFolder, image_folder
-from flowhash.data.folder import find_images
-from flowhash.data.pictures import ENDINGS, FORMATS, read_image, read_pictures
-from flowhash.data.thumbnails import file_thumbnail
+from flowhash.data.files.image_files import ENDINGS, FORMATS, read_image, read_pictures
+from flowhash.data.item_payloads import file_thumbnail
+from flowhash.data.sets.image_folders import find_images
 from flowhash.errors import DamagedFileError, InputError, StorageError
 
 

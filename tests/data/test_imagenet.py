@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import flowhash.data.imagenet as imagenet
+import flowhash.data.sets.imagenet as imagenet
 from flowhash.data import imagenet32
 from flowhash.errors import DamagedFileError, InputError, StorageError
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowhash.data import LabelledItems, stratified
-from flowhash.data.files import read_npy, release_pages
-from flowhash.data.items import ArrayItems, ChainedItems, PlanarImages
+from flowhash.data.files.array_files import read_npy, release_pages
+from flowhash.data.item_sources import ArrayItems, ChainedItems, PlanarImages
 from flowhash.errors import InputError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowhash.data.pickles import ALLOWED, read_pickle
+from flowhash.data.files.pickles import ALLOWED, read_pickle
 from flowhash.errors import DamagedFileError
 from tests.data.builders import python2_pickle
 

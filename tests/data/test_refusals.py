@@ -19,11 +19,10 @@ import pytest
 from PIL import Image
 
 from flowhash import regular_file
-from flowhash.data import files
-from flowhash.data.archive import read_tar
-from flowhash.data.cache import uncompressed
-from flowhash.data.files import has_labels, npz_array, read_npy
-from flowhash.data.pictures import read_image
+from flowhash.data.files import array_files as files
+from flowhash.data.files.archives import read_tar, uncompressed
+from flowhash.data.files.array_files import has_labels, npz_array, read_npy
+from flowhash.data.files.image_files import read_image
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import memory
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from flowhash.data.thumbnails import picture_of, plain, thumbnail
+from flowhash.data.item_payloads import picture_of, plain, thumbnail
 from flowhash.errors import InputError
 
 

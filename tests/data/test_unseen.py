@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flowhash.data import LabelledItems, Preprocessing, Splits, unseen_classes
-from flowhash.data.items import ArrayItems
+from flowhash.data.item_sources import ArrayItems
 from flowhash.errors import InputError
 
 

@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import flowhash
-from flowhash.data.items import ArrayItems
-from flowhash.data.labelled import LabelledItems
+from flowhash.data.item_sources import ArrayItems
+from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoded, Encoder
 from flowhash.errors import DamagedFileError, InputError

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
-from flowhash.data.items import ArrayItems
-from flowhash.data.labelled import LabelledItems
+from flowhash.data.item_sources import ArrayItems
+from flowhash.data.labelled_data import LabelledItems
 from flowhash.encoder.inputs import count_of, in_batches
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.progress_bars import shown

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowhash.engines import Engine, create_engine, open_engine
-from flowhash.engines.opening import room_of
+from flowhash.engines.engine_registry import room_of
 from flowhash.table import HashTable, Hits
 from tests.engines.servers import Postgres
 from tests.table.oracles import Model, Stored, brute_force, differences, put

@@ -312,7 +312,7 @@ def postgres_place() -> Iterator[Postgres]:
 @contextlib.contextmanager
 def removed(address: str) -> Iterator[str]:
     """An address; whatever was made there is removed afterwards."""
-    from flowhash.engines.opening import room_of
+    from flowhash.engines.engine_registry import room_of
 
     try:
         yield address

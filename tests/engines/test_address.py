@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowhash.engines import hidden
-from flowhash.engines.address import SCHEMES
+from flowhash.engines.engine_address import SCHEMES
 
 # Passwords that a user may have typed without encoding them, and how they would be encoded.
 ODD = ["se@cret", "se/cret", "se?cret", "se%40cret", "se[cret", "se]cret", "se#cret", "s:e@c:ret",

@@ -10,10 +10,9 @@ import pytest
 
 from flowhash import HashTable, InputError, StorageError
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
-from flowhash.engines.opening import room_of
-from flowhash.engines.postgres.address import read_address
-from flowhash.engines.postgres.loading import PostgresLoading
-from flowhash.engines.postgres.source import Source
+from flowhash.engines.engine_registry import room_of
+from flowhash.engines.postgres.postgres_address import read_address
+from flowhash.engines.postgres.table_load import PostgresLoading, Source
 from tests.engines.servers import Postgres
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from flowhash.cli.app import _code
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
-from flowhash.engines.opening import room_of
+from flowhash.engines.engine_registry import room_of
 from flowhash.errors import InputError, StorageError
 from flowhash.table import HashTable
 from tests.engines.pairs import bits, engine_contents

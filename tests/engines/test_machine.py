@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from flowhash.engines import open_engine
-from flowhash.engines.opening import room_of
+from flowhash.engines.engine_registry import room_of
 from flowhash.errors import InputError
 from tests.engines.pairs import METRICS, Make, Pair
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
-from flowhash.engines.opening import room_of
-from flowhash.engines.postgres import searching
-from flowhash.engines.postgres.searching import snapshot
+from flowhash.engines.engine_registry import room_of
+from flowhash.engines.postgres import bucket_search as searching
+from flowhash.engines.postgres.bucket_search import snapshot
 from flowhash.errors import ForbiddenError, InputError, StorageError
 from flowhash.table import HashTable
 from tests.engines.pairs import Make, Pair, bits, engine_contents, make_pairs
@@ -592,7 +592,7 @@ def test_a_batch_of_several_parts(
     make: Make, monkeypatch: pytest.MonkeyPatch, at_once: int, active: int
 ) -> None:
     """One part is ranked while the next is asked for; ties make lists be asked for twice."""
-    monkeypatch.setattr("flowhash.engines.postgres.searching.STATEMENTS_AT_ONCE", at_once)
+    monkeypatch.setattr("flowhash.engines.postgres.bucket_search.STATEMENTS_AT_ONCE", at_once)
     pair = make(buckets=12, dim=1, active=active)
     generator = np.random.default_rng(at_once)
     # Half of the buckets stay empty: parts that ask for nothing stand between the others.
@@ -609,7 +609,7 @@ def test_a_batch_of_several_parts(
 
 def test_an_error_while_answers_are_measured(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It happens while the driver sends the next part; the connection must be good afterwards."""
-    monkeypatch.setattr("flowhash.engines.postgres.searching.STATEMENTS_AT_ONCE", 3)
+    monkeypatch.setattr("flowhash.engines.postgres.bucket_search.STATEMENTS_AT_ONCE", 3)
     pair = filled(make(buckets=8, dim=4, active=2))
     generator = np.random.default_rng(3)
     order, queries = orders(generator, 20, 8), whole_numbers(generator, "small", 20, 4)

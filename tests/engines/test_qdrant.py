@@ -25,20 +25,33 @@ from qdrant_client import QdrantClient, models
 
 from flowhash.engines import RemoteEngine, copy, create_engine, engine_exists, open_engine
 from flowhash.engines import qdrant as room
-from flowhash.engines.exact import SPARE
+from flowhash.engines.exact_answers import SPARE
 from flowhash.engines.qdrant import (
-    browsing,
-    changing,
-    connecting,
-    copies,
-    marker,
-    points,
-    searching,
-    view,
-    writing,
+    candidate_search as searching,
 )
-from flowhash.engines.qdrant.address import read_address
-from flowhash.engines.qdrant.filters import ALL
+from flowhash.engines.qdrant import (
+    client_connection as connecting,
+)
+from flowhash.engines.qdrant import (
+    collection_marker as marker,
+)
+from flowhash.engines.qdrant import (
+    points,
+)
+from flowhash.engines.qdrant import (
+    qdrant_table as browsing,
+)
+from flowhash.engines.qdrant import (
+    qdrant_table as changing,
+)
+from flowhash.engines.qdrant import (
+    qdrant_table as view,
+)
+from flowhash.engines.qdrant import (
+    table_upload as copies,
+)
+from flowhash.engines.qdrant.point_filter import ALL
+from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import ForbiddenError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.settings import Settings
@@ -151,7 +164,7 @@ def test_a_point_of_another_string_is_not_taken(
         point = points.point_id("one")
         for module in (points, changing):
             monkeypatch.setattr(module, "point_id", lambda item: point)
-        monkeypatch.setattr("flowhash.engines.qdrant.view.point_id", lambda item: point)
+        monkeypatch.setattr("flowhash.engines.qdrant.qdrant_table.point_id", lambda item: point)
         with pytest.raises(StorageError, match="the point of another id"):
             engine.add([[1]], [[2]], ["two"])
         with pytest.raises(StorageError, match="have one point"):
@@ -409,7 +422,7 @@ def test_a_change_counts_on_from_what_it_read_itself(address: str) -> None:
         old = writer._facts
         for change in (lambda: writer.add([[0]], [[2]]), lambda: writer.delete([0])):
             before = writer._now().change
-            put, take = writing.put, writing.take
+            put, take = points.put, points.take
 
             def late(*given: Any, use: Any) -> Any:
                 writer._facts = replace(old, change=old.change - 7)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowhash.data import LabelledItems, Preprocessing, Splits
-from flowhash.data.items import ArrayItems
+from flowhash.data.item_sources import ArrayItems
 from flowhash.evaluate import paper_experiment
 from flowhash.evaluate.reproduction import experiment_plan as plans
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from flowhash.data import LabelledItems, Preprocessing
-from flowhash.data.items import ArrayItems
+from flowhash.data.item_sources import ArrayItems
 from flowhash.errors import InputError
 from flowhash.evaluate.reproduction import encoding_cache as encoding
 from flowhash.evaluate.reproduction.encoding_cache import Encodings

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flowhash.data import Augmentation, LabelledItems, Splits
-from flowhash.data.items import ArrayItems
+from flowhash.data.item_sources import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.evaluate import METHODS, Row, paper_experiment, read_rows, reproduce

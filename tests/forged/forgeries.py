@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from flowhash.data.collection import open_collection
-from flowhash.data.tabular import arrays
+from flowhash.data.item_collection import open_collection
+from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.encoder import Encoder
 from flowhash.encoder.files import fingerprint_of
 from flowhash.errors import InputError, MissingExtraError, StorageError

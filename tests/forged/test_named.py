@@ -23,12 +23,11 @@ from PIL import Image
 
 from flowhash.cli.config import read_settings
 from flowhash.data import arrays, image_folder, open_collection
-from flowhash.data import files as data_files
-from flowhash.data.archive import read_folder, read_tar
-from flowhash.data.cache import cached_pickle, uncompressed
-from flowhash.data.files import read_npy
-from flowhash.data.pickles import read_pickle, whole_numbers
-from flowhash.data.pictures import read_image
+from flowhash.data.files import array_files as data_files
+from flowhash.data.files.archives import cached_pickle, read_folder, read_tar, uncompressed
+from flowhash.data.files.array_files import read_npy
+from flowhash.data.files.image_files import read_image
+from flowhash.data.files.pickles import read_pickle, whole_numbers
 from flowhash.encoder import Encoder
 from flowhash.encoder import files as encoder_files
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason

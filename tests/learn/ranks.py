@@ -24,7 +24,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from flowhash.data.labelled import Splits
+from flowhash.data.labelled_data import Splits
 from flowhash.errors import TrainingError
 from flowhash.learn import Settings, Stage, train
 from tests.learn.trainer import (

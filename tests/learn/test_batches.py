@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowhash.data.augment import Augmentation
+from flowhash.data.augmentation import Augmentation
 from flowhash.learn.batches import Batch, Batches, WithLabels
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler
 from tests.learn import trainer

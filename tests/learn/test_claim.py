@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowhash.data.tabular import arrays
+from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import make_loss, train
 from flowhash.learn.batch_codes import Coder

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowhash.data.tabular import arrays
+from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.errors import InputError
 from flowhash.learn import suggest, train
 from tests.learn.trainer import clouds, pictures

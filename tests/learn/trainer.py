@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from flowhash.codes import assign_codes
-from flowhash.data.labelled import LabelledItems, Splits
-from flowhash.data.tabular import arrays
+from flowhash.data.labelled_data import LabelledItems, Splits
+from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.learn import ClassBalancedSampler, Schedule, Settings, Stage, train
 
 STEPS = 12  # of each stage of the runs that are interrupted

@@ -78,7 +78,7 @@ def centred(kind: str, items: NDArray[Any]) -> Any:
 
 def image_table(folder: Path) -> tuple[Path, Path]:
     """A table of 90 images with pictures, and its encoder."""
-    from flowhash.data.thumbnails import thumbnail
+    from flowhash.data.item_payloads import thumbnail
 
     images, labels = pictures(90)
     encoder = centred("residual", images)

@@ -142,7 +142,7 @@ def make_strings(folder: Path) -> Path:
 
 def make_images(folder: Path) -> tuple[Path, Path]:
     """A table of images with thumbnails, and its encoder."""
-    from flowhash.data.thumbnails import thumbnail
+    from flowhash.data.item_payloads import thumbnail
     from tests.encoder.encoders import items_of, make
 
     encoder = make("residual")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from flowhash.engines import copy, open_engine
-from flowhash.engines.opening import room_of
+from flowhash.engines.engine_registry import room_of
 from flowhash.serve import ServeOptions, create_app
 from flowhash.table import HashTable
 from tests.engines.servers import Postgres, Server, removed, running_server, table_of

@@ -24,7 +24,7 @@ from flowhash.bulk.work_folder import (
     identity_of,
     part_name,
 )
-from flowhash.data.files import npz_array, npz_names
+from flowhash.data.files.array_files import npz_array, npz_names
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.table.ids import Strings, pack

@@ -12,7 +12,7 @@ from flowhash.cli.fit import described
 from flowhash.cli.opening import in_our_words, opened
 from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED, ImageFolder, LabelledItems, Splits, open_data
-from flowhash.data.folder import find_images
+from flowhash.data.sets.image_folders import find_images
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked

@@ -11,7 +11,7 @@ from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
 from flowhash.cli.opening import opened
 from flowhash.cli.reply import Reply
 from flowhash.data import Splits, open_collection, open_data
-from flowhash.data.handwritten import draw_digit
+from flowhash.data.sets.handwritten_digits import draw_digit
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder

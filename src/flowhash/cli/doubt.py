@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.data import Collection
-from flowhash.data.thumbnails import NAME
+from flowhash.data.item_payloads import NAME
 from flowhash.engines import RemoteEngine
 from flowhash.table import HashTable
 

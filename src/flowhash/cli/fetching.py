@@ -16,7 +16,7 @@ from flowhash.cli.notes import Notes, shown
 from flowhash.cli.reply import Reply, count
 from flowhash.durable_files import flush_folder
 from flowhash.engines import RemoteEngine, open_engine
-from flowhash.engines.address import SCHEMES, scheme_of
+from flowhash.engines.engine_address import SCHEMES, scheme_of
 from flowhash.errors import InputError, StorageError
 from flowhash.progress_bars import shown as with_bar
 from flowhash.table import HashTable, Stored

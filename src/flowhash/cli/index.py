@@ -25,8 +25,8 @@ from flowhash.cli.opening import (
 from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.engines import BrowsedEngine, is_address
-from flowhash.engines.address import SCHEMES, scheme_of
-from flowhash.engines.opening import room_of
+from flowhash.engines.engine_address import SCHEMES, scheme_of
+from flowhash.engines.engine_registry import room_of
 from flowhash.errors import InputError, StorageError
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import Any
 from flowhash.cli.notes import Notes, own_encoder, place_of, shown
 from flowhash.cli.opening import encoder_folder, load_encoder
 from flowhash.cli.reply import Reply
-from flowhash.data.files import read_npy
-from flowhash.data.opening import FILES
-from flowhash.data.pictures import SUFFIXES
-from flowhash.data.tabular import any_arrays
-from flowhash.data.thumbnails import LABEL, NAME, plain
+from flowhash.data.data_registry import FILES
+from flowhash.data.files.array_files import read_npy
+from flowhash.data.files.image_files import SUFFIXES
+from flowhash.data.item_payloads import LABEL, NAME, plain
+from flowhash.data.sets.embedding_arrays import any_arrays
 from flowhash.engines import BrowsedEngine, RemoteEngine, open_any
 from flowhash.errors import InputError
 from flowhash.extras import require

@@ -11,20 +11,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowhash.data.augment import Augmentation
-    from flowhash.data.cifar import cifar100
-    from flowhash.data.collection import Collection, open_collection
-    from flowhash.data.folder import ImageFolder, image_folder
-    from flowhash.data.handwritten import digits
-    from flowhash.data.imagenet import imagenet32
-    from flowhash.data.items import Items
-    from flowhash.data.labelled import LabelledItems, Splits
-    from flowhash.data.opening import open_data
-    from flowhash.data.pairing import open_pairs
+    from flowhash.data.augmentation import Augmentation
+    from flowhash.data.data_registry import open_data
+    from flowhash.data.item_collection import Collection, open_collection
+    from flowhash.data.item_sources import Items
+    from flowhash.data.labelled_data import (
+        LabelledItems,
+        Splits,
+        open_pairs,
+        stratified,
+        unseen_classes,
+    )
     from flowhash.data.preprocess import Preprocessing
-    from flowhash.data.split import stratified
-    from flowhash.data.tabular import arrays
-    from flowhash.data.unseen import unseen_classes
+    from flowhash.data.sets.cifar import cifar100
+    from flowhash.data.sets.embedding_arrays import arrays
+    from flowhash.data.sets.handwritten_digits import digits
+    from flowhash.data.sets.image_folders import ImageFolder, image_folder
+    from flowhash.data.sets.imagenet import imagenet32
 
 # Data sets that have a name instead of a path.
 NAMED = ("digits", "cifar100", "imagenet32")

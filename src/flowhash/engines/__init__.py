@@ -3,10 +3,10 @@
 Every engine is used as :class:`flowhash.HashTable` is, and returns exactly what it returns.
 """
 
-from flowhash.engines.address import hidden, is_address
-from flowhash.engines.copying import Copied, copy
-from flowhash.engines.opening import create_engine, engine_exists, open_any, open_engine
-from flowhash.engines.protocol import BrowsedEngine, Engine, Loading, RemoteEngine
+from flowhash.engines.engine_address import hidden, is_address
+from flowhash.engines.engine_protocol import BrowsedEngine, Engine, Loading, RemoteEngine
+from flowhash.engines.engine_registry import create_engine, engine_exists, open_any, open_engine
+from flowhash.engines.table_copy import Copied, copy
 
 __all__ = [
     "BrowsedEngine",

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import nn
 
-from flowhash.data.items import ArrayItems
-from flowhash.data.labelled import LabelledItems, Splits
+from flowhash.data.item_sources import ArrayItems
+from flowhash.data.labelled_data import LabelledItems, Splits
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flowhash.data.augment import Augmentation
-from flowhash.data.labelled import LabelledItems
+from flowhash.data.augmentation import Augmentation
+from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.preprocess import Preprocessing
 from flowhash.learn.samplers import ClassBalancedSampler, share
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from flowhash.data.augment import Augmentation
-from flowhash.data.labelled import LabelledItems, Splits
+from flowhash.data.augmentation import Augmentation
+from flowhash.data.labelled_data import LabelledItems, Splits
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flowhash.data.labelled import LabelledItems
+from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.preprocess import Preprocessing
 from flowhash.networks import EmbeddingNetwork
 from flowhash.networks.inference import outputs

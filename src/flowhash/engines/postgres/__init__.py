@@ -10,8 +10,8 @@ from flowhash.extras import require
 require("psycopg", "postgres")
 require("psycopg_pool", "postgres")
 
-from flowhash.engines.postgres.engine import PostgresTable  # noqa: E402
-from flowhash.engines.postgres.loading import PostgresLoading  # noqa: E402
+from flowhash.engines.postgres.postgres_table import PostgresTable  # noqa: E402
+from flowhash.engines.postgres.table_load import PostgresLoading  # noqa: E402
 
 open_stored = PostgresTable.open
 create_stored = PostgresTable.create

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from flowhash.extras import require
 
 if TYPE_CHECKING:
-    from flowhash.engines.qdrant.copies import QdrantLoading
-    from flowhash.engines.qdrant.engine import QdrantTable
+    from flowhash.engines.qdrant.qdrant_table import QdrantTable
+    from flowhash.engines.qdrant.table_upload import QdrantLoading
     from flowhash.table import HashTable
 
 
 def _engine() -> type[QdrantTable]:
     require("qdrant_client", "qdrant")
-    from flowhash.engines.qdrant.engine import QdrantTable
+    from flowhash.engines.qdrant.qdrant_table import QdrantTable
 
     return QdrantTable
 
@@ -49,6 +49,6 @@ def loading(
 ) -> QdrantLoading:
     """Begin to copy a table, or go on with it."""
     require("qdrant_client", "qdrant")
-    from flowhash.engines.qdrant.copies import QdrantLoading
+    from flowhash.engines.qdrant.table_upload import QdrantLoading
 
     return QdrantLoading(table, address, distribute=distribute, restart=restart)

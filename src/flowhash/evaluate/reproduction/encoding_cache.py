@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
-from flowhash.data.files import release_pages
+from flowhash.data.files.array_files import release_pages
 from flowhash.durable_files import atomic_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.networks import EmbeddingNetwork

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
-from flowhash.data.items import ArrayItems
+from flowhash.data.item_sources import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.evaluate.comparison.methods import Linear, fit_classifier
 from flowhash.evaluate.reproduction.encoding_cache import Encodings

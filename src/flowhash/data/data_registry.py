@@ -1,0 +1,67 @@
+"""``open_data``: any data set by its name, folder or file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flowhash.data.labelled_data import Splits
+from flowhash.errors import InputError
+
+FILES = (".npy", ".npz", ".parquet", ".pq")
+
+
+def open_data(source: str | Path, **options: Any) -> Splits:
+    """Open a data set.
+
+    Args:
+        source: "digits", "cifar100" or "imagenet32" (the latter two with ``folder=``), a folder of
+            images, or an ``.npy``, ``.npz`` or ``.parquet`` file. For a folder that is called like
+            a data set, write "./digits".
+        **options: go to :func:`digits`, :func:`cifar100`, :func:`imagenet32`,
+            :func:`image_folder` or :func:`arrays`.
+
+    Raises:
+        InputError: there is no such data set, or it has no such option.
+
+    Example:
+        >>> open_data("digits").train.classes
+        10
+    """
+    import flowhash.data as room
+
+    named: dict[str, Callable[..., Splits]] = {
+        "digits": room.digits, "cifar100": room.cifar100, "imagenet32": room.imagenet32,
+    }  # fmt: skip
+    if isinstance(source, str) and source in named:
+        return _call(named[source], source, (), options)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _call(room.image_folder, str(path), (path,), options)
+    if path.suffix.lower() in FILES:
+        return _call(room.arrays, str(path), (path,), options)
+    raise InputError(
+        f"{source} is neither a data set nor a folder; expected {', '.join(named)}, a folder of "
+        f"images, or a file that ends in {', '.join(FILES)}"
+    )
+
+
+def _call(
+    opener: Callable[..., Splits], source: str, given: tuple[Any, ...], options: dict[str, Any]
+) -> Splits:
+    """Call ``opener``, after a look at whether the options are its own."""
+    signature = inspect.signature(opener)
+    try:
+        signature.bind(*given, **options)
+    except TypeError as error:
+        names = list(signature.parameters)[len(given) :]
+        hint = ""
+        if "folder" in signature.parameters and "folder" not in options:
+            hint = f'. Say where it is: open_data("{source}", folder=...)'
+        raise InputError(
+            f"{source} cannot be opened with these options: {error}; it takes "
+            f"{', '.join(names)}{hint}"
+        ) from error
+    return opener(*given, **options)

@@ -1,0 +1,1 @@
+"""Files as data sets have them: arrays, images, archives, pickles."""

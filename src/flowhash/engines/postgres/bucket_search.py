@@ -1,0 +1,294 @@
+"""Searching: the nearest rows of each opened bucket, merged, measured again, and proven."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from psycopg import Cursor, IsolationLevel, sql
+
+from flowhash.engines.engine_arguments import Asked
+from flowhash.engines.exact_answers import (
+    SPARE,
+    Candidates,
+    exact_distances,
+    least_possible,
+    ranked,
+)
+from flowhash.engines.postgres.bucket_counts import Counts, Opened, count_opened
+from flowhash.engines.postgres.connection_pool import Connection, Vector
+from flowhash.engines.postgres.payload_filter import Filter
+from flowhash.engines.postgres.postgres_address import Address
+from flowhash.engines.postgres.schema import FACTS, Facts, Names, facts_of, naming_damage
+from flowhash.engines.postgres.transactions import usable
+from flowhash.table import Hits
+from flowhash.table.ids import INT64
+from flowhash.table.settings import Settings
+
+STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
+GROWTH = 4  # how much longer a list is asked for that float32 could not cut
+QUERIES_AT_ONCE = 2048  # counted and ranked together, so that a large batch fits the memory
+
+
+def snapshot(connection: Connection) -> Any:
+    """A transaction that sees one state of the table, whole."""
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    return connection.transaction()
+
+
+def search(
+    connection: Connection,
+    names: Names,
+    address: Address,
+    settings: Settings,
+    counts: Counts,
+    asked: Asked,
+    chosen: Filter,
+    payloads: bool,
+) -> tuple[Hits, Facts]:
+    """Answer queries from one state of the table; that state's facts, too."""
+    pieces = []
+    with connection.pipeline(), snapshot(connection):
+        with naming_damage(address):
+            facts = _facts_now(connection, names)
+        facts = usable(facts, settings, address)
+        # On many nodes nothing says that the counts are those of the registry's state.
+        known = {} if chosen or facts.distributed else counts.of(facts.changes)
+        for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
+            part = slice(start, start + QUERIES_AT_ONCE)
+            some = some_of(asked, part)
+            opened = count_opened(connection, names, settings.active, some, chosen, known)
+            if not chosen and not facts.distributed:
+                # All buckets are read alike. Left to itself the server plans each query anew or
+                # not, as its first few happened to look, and that takes as long as reading one.
+                connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+            asking = _Asking(connection, names, settings, facts.largest, some, chosen, payloads)
+            pieces.append(asking.answer(opened))
+    return joined(pieces), facts
+
+
+def _facts_now(connection: Connection, names: Names) -> Facts | None:
+    row = connection.execute(
+        sql.SQL("SELECT {} FROM {} WHERE name = %s").format(sql.SQL(FACTS), names.registry),
+        (names.name,),
+        prepare=True,
+    ).fetchone()
+    return None if row is None else facts_of(row)
+
+
+class _Asking:
+    """One batch of queries on one state of a table."""
+
+    def __init__(
+        self, connection: Connection, names: Names, settings: Settings, largest: float,
+        asked: Asked, chosen: Filter, payloads: bool,
+    ) -> None:  # fmt: skip
+        self._asked = asked
+        self._vectors = [Vector(query) for query in asked.queries]
+        self._lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
+        self._connection = connection
+        self._settings = settings
+        self._largest = largest
+        self._chosen = chosen
+        self._payloads = payloads
+        self._command = sql.SQL(
+            "SELECT id, embedding, {} AS distance{} FROM {} WHERE bucket = %s{}"
+            " ORDER BY distance LIMIT %s"
+        ).format(
+            names.distance(settings), sql.SQL(", payload" if payloads else ""), names.table,
+            chosen.condition,
+        ).as_bytes(connection)  # fmt: skip
+
+    def answer(self, opened: Opened) -> Hits:
+        """The exact answer: lists are asked for anew, longer, until nothing can be behind them."""
+        asked = self._asked
+        wanted: list[Wish] = [
+            (query, bucket, asked.top + SPARE)
+            for query, line in enumerate(opened.useful)
+            for bucket in line
+        ]
+        # The queries of a bucket one after the other: its rows are in the server's cache then.
+        wanted.sort(key=lambda wish: wish[1])
+        found: list[Measured] = []
+        while True:
+            taken = self._measured(wanted)
+            found += taken
+            candidates, distances = all_of(found)
+            hits, worst = ranked(
+                candidates, distances, self._settings.ids, len(asked.queries), asked.top,
+                opened.found, opened.counts,
+            )  # fmt: skip
+            # Those of earlier rounds are proven: what has come since was only nearer.
+            wanted = self._unproven(taken, worst)
+            if not wanted:
+                return hits
+
+    def _measured(self, wanted: Sequence[Wish]) -> list[Measured]:
+        """The lists. While the server works on some of them, the ones before are measured."""
+        parts = [
+            Part(wanted[start : start + STATEMENTS_AT_ONCE])
+            for start in range(0, max(1, len(wanted)), STATEMENTS_AT_ONCE)
+        ]
+        self._ask(parts[0], None)
+        for earlier, part in pairwise(parts):
+            self._ask(part, earlier)
+        self._read(parts[-1])
+        return [part.measured for part in parts if part.measured is not None]
+
+    def _ask(self, part: Part, earlier: Part | None) -> None:
+        """Have the server answer what ``part`` wants, and read ``earlier`` while it does."""
+
+        def given() -> Iterator[tuple[Any, ...]]:
+            for turn, (query, bucket, limit) in enumerate(part.wishes, 1):
+                if turn == len(part.wishes) and earlier is not None:
+                    self._read(earlier)  # the server has all but the last statement to work on
+                yield self._vectors[query], bucket, *self._chosen.parameters, limit
+
+        # One cursor for all: the driver prepares the statement once and pipelines the rest.
+        part.results = self._connection.cursor(binary=True)
+        if part.wishes:
+            part.results.executemany(self._command, given(), returning=True)
+
+    def _read(self, part: Part) -> None:
+        """Read what has come, and measure it."""
+        assert part.results is not None
+        lists = []
+        for _ in part.wishes:
+            lists.append(part.results.fetchall())
+            part.results.nextset()
+        part.results.close()
+        sizes = [len(rows) for rows in lists]
+        queries = np.array([query for query, _, _ in part.wishes], np.int64)
+        candidates = self._candidates(np.repeat(queries, sizes), list(chain.from_iterable(lists)))
+        part.measured = Measured(
+            part.wishes,
+            sizes,
+            [rows[-1][2] if rows else 0.0 for rows in lists],
+            # A slice of none would keep them all.
+            replace(candidates, embeddings=np.empty((0, self._settings.dim), np.float32)),
+            exact_distances(self._settings.metric, self._asked.queries, candidates),
+        )
+
+    def _candidates(
+        self, queries: NDArray[np.int64], rows: Sequence[tuple[Any, ...]]
+    ) -> Candidates:
+        settings = self._settings
+        numbers = settings.ids == INT64
+        ids = np.empty(len(rows), np.int64 if numbers else object)
+        ids[:] = [row[0] for row in rows]
+        payloads = [row[3] for row in rows] if self._payloads else None
+        return Candidates(queries, ids, embeddings_of([row[1] for row in rows], settings), payloads)
+
+    def _unproven(self, lists: Sequence[Measured], worst: NDArray[np.float64]) -> list[Wish]:
+        """The lists behind whose end a hit may be, with the length to ask for next."""
+        cut = [one for piece in lists for one in piece.cut()]
+        if not cut:
+            return []
+        queries = np.array([query for (query, _, _), _ in cut])
+        ends = np.array([end for _, end in cut], np.float64)
+        settings = self._settings
+        least = least_possible(
+            settings.metric, settings.dim, ends, self._lengths[queries], self._largest
+        )
+        # Not "worst >= least": with numbers that are none, the list is asked for in full.
+        unsure = ~(worst[queries] < least)
+        return [
+            (query, bucket, limit * GROWTH if limit and np.isfinite(end) else None)
+            for ((query, bucket, limit), end), unproven in zip(cut, unsure.tolist(), strict=True)
+            if unproven
+        ]
+
+
+def embeddings_of(texts: Sequence[bytes], settings: Settings) -> NDArray[np.float32]:
+    """Embeddings from the server's bytes [m, dim]; each begins with four bytes of its own."""
+    kind, size = (">f4", 4) if settings.dtype == "float32" else (">f2", 2)
+    joined = np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), 4 + size * settings.dim)
+    return np.ascontiguousarray(joined[:, 4:]).view(kind).astype(np.float32)
+
+
+Wish = tuple[int, int, int | None]  # the list of a query in a bucket, of this length or all of it
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The nearest rows of some buckets, each for one query, with exact distances.
+
+    Attributes:
+        wishes: what was asked for, one list each.
+        sizes: rows of each list.
+        ends: the distance of its last row, as the server has it [l]; 0 where it has none.
+        candidates: all rows, without their embeddings, which are of no more use.
+        distances: of the rows [m].
+    """
+
+    wishes: Sequence[Wish]
+    sizes: list[int]
+    ends: list[float]
+    candidates: Candidates
+    distances: NDArray[np.float64]
+
+    def cut(self) -> list[tuple[Wish, float]]:
+        """The lists behind whose end the bucket may hold more, and those ends."""
+        return [
+            (wish, end)
+            for wish, size, end in zip(self.wishes, self.sizes, self.ends, strict=True)
+            if size == wish[2]
+        ]
+
+
+@dataclass(eq=False)
+class Part:
+    """Some lists on their way.
+
+    Attributes:
+        wishes: what is asked for.
+        results: the server's answers, one for each; None until it is asked.
+        measured: what came of them; None until they are read.
+    """
+
+    wishes: Sequence[Wish]
+    results: Cursor[tuple[Any, ...]] | None = None
+    measured: Measured | None = None
+
+
+def some_of(asked: Asked, part: slice) -> Asked:
+    """Some of the queries."""
+    return Asked(asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least)
+
+
+def joined(pieces: Sequence[Hits]) -> Hits:
+    """The answers of parts, in their order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    texts = None
+    if pieces[0].payloads is not None:
+        texts = [line for piece in pieces for line in piece.payloads or ()]
+    return Hits(
+        np.concatenate([piece.ids for piece in pieces]),
+        np.concatenate([piece.distances for piece in pieces]),
+        np.concatenate([piece.counts for piece in pieces]),
+        np.concatenate([piece.scanned for piece in pieces]),
+        np.concatenate([piece.opened for piece in pieces]),
+        texts,
+    )
+
+
+def all_of(pieces: Sequence[Measured]) -> tuple[Candidates, NDArray[np.float64]]:
+    """The rows of all pieces, and their distances."""
+    given = [piece.candidates for piece in pieces]
+    payloads = None
+    if given[0].payloads is not None:
+        payloads = [payload for one in given for payload in one.payloads or ()]
+    return (
+        Candidates(
+            np.concatenate([one.queries for one in given]),
+            np.concatenate([one.ids for one in given]),
+            given[0].embeddings,
+            payloads,
+        ),
+        np.concatenate([piece.distances for piece in pieces]),
+    )

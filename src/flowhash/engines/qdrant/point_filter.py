@@ -1,0 +1,131 @@
+"""Buckets and ``where=`` as filters of Qdrant."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qdrant_client import models
+
+from flowhash.engines.engine_arguments import allowed_ids
+from flowhash.engines.qdrant.points import CODE, PAYLOAD, holds, point_id
+from flowhash.errors import InputError
+from flowhash.table import HashTable
+
+MOST_IDS = 100_000  # of a filter: a request has to stay below Qdrant's 32 MB
+PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+EXACT = 1 << 53  # whole numbers below it are float64 numbers too
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which points may be found.
+
+    Attributes:
+        conditions: that must hold.
+        nothing: that no point can satisfy them.
+        size: about how many values they have, which every request repeats.
+    """
+
+    conditions: tuple[Any, ...] = ()
+    nothing: bool = False
+    size: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.conditions) or self.nothing
+
+    def filter(self, buckets: Iterable[int] | None = None) -> models.Filter | None:
+        """The filter that a point passes if it is in one of the buckets, or in any."""
+        conditions = list(self.conditions)
+        if buckets is not None:
+            match = models.MatchAny(any=sorted(buckets))
+            conditions.insert(0, models.FieldCondition(key=CODE, match=match))
+        return models.Filter(must=conditions) if conditions else None
+
+
+ALL = Chosen()
+
+
+def read_where(empty: HashTable, where: Any) -> Chosen:
+    """The points that ``where`` allows.
+
+    Args:
+        empty: a table of the same settings, which checks ids.
+        where: None, ids, a mask, or a dict of payload fields and the values they may have.
+
+    Raises:
+        InputError: it is none of these, or has too many ids for one filter.
+    """
+    if where is None:
+        return ALL
+    if isinstance(where, Mapping):
+        return _on_payload(where)
+    if isinstance(where, Iterator):
+        where = list(where)  # it is read twice, and comes only once
+    points: list[Any] = list(dict.fromkeys(point_id(item) for item in allowed_ids(empty, where)))
+    if len(points) > MOST_IDS:
+        raise InputError(
+            f"where allows {len(points)} ids; a filter of Qdrant takes at most {MOST_IDS}. Put "
+            "what they have in common into payloads, and give a dict"
+        )
+    return Chosen((models.HasIdCondition(has_id=points),), not points, len(points))
+
+
+def _on_payload(where: Mapping[Any, Any]) -> Chosen:
+    if not where:
+        raise InputError("where is an empty dict; name a payload field, or leave it out")
+    conditions, nothing, size = [], False, 0
+    for key, wanted in where.items():
+        path = _path(key)
+        values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+        for value in values:
+            _check(key, value)
+        ways = _ways(path, [value for value in values if holds(value)])
+        nothing |= not ways
+        size += len(values)
+        conditions.append(models.Filter(should=ways))
+    return Chosen(tuple(conditions), nothing, size)
+
+
+def _path(key: Any) -> str:
+    if not isinstance(key, str) or not holds(key) or '"' in key:
+        raise InputError(
+            f"where has the key {key!r:.80}; expected the name of a payload field, without quotes"
+        )
+    return f"{PAYLOAD}.{key}" if PLAIN.fullmatch(key) else f'{PAYLOAD}."{key}"'
+
+
+def _check(key: str, value: Any) -> None:
+    single = value is None or isinstance(value, (str, bool, int, float))
+    if not single or (isinstance(value, float) and not math.isfinite(value)):
+        raise InputError(
+            f"where[{key!r}] has {value!r:.80}; expected a text, a number, true, false or None, or "
+            "a list of such"
+        )
+
+
+def _ways(path: str, values: list[Any]) -> list[Any]:
+    """Conditions of which one must hold for a field to have one of the values."""
+    texts: list[Any] = [value for value in values if isinstance(value, str)]
+    truths = [value for value in values if isinstance(value, bool)]
+    numbers = [value for value in values if type(value) in (int, float)]
+    whole: list[Any] = [value for value in numbers if isinstance(value, int)]
+    ways: list[Any] = [
+        models.FieldCondition(key=path, match=models.MatchAny(any=some))
+        for some in (texts, whole)
+        if some
+    ]
+    ways += [
+        models.FieldCondition(key=path, match=models.MatchValue(value=truth)) for truth in truths
+    ]
+    ways += [  # JSON's 1.0 is 1, which only a range sees
+        models.FieldCondition(key=path, range=models.Range(gte=number, lte=number))
+        for number in numbers
+        if isinstance(number, float) or abs(number) < EXACT
+    ]
+    if any(value is None for value in values):
+        ways.append(models.IsNullCondition(is_null=models.PayloadField(key=path)))
+    return ways
