@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes import assign_codes, objective
-from flowhash.codes.ortools import ortools_codes
+from flowhash.codes.ortools_solver import ortools_codes
 from solver_report import Cell, WarmCell, markdown, plot, quote
 
 SIZES = (64, 128, 256, 512)

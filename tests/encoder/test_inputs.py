@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from flowhash.data.item_sources import ArrayItems
 from flowhash.data.labelled_data import LabelledItems
-from flowhash.encoder.inputs import count_of, in_batches
+from flowhash.encoder.item_batches import count_of, in_batches
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.progress_bars import shown
 from tests.encoder.encoders import DIM, make

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 import flowhash
 from flowhash.data.preprocess import Preprocessing
-from flowhash.encoder import Encoder
-from flowhash.encoder import onnx as onnx_export
+from flowhash.encoder import Encoder, onnx_export
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.networks import EmbeddingNetwork, custom_backbone
 from tests.encoder.encoders import CLASSES, DIM, SIZE, items_of, make

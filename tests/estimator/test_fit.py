@@ -16,8 +16,7 @@ from sklearn.neighbors import NearestNeighbors
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
 from flowhash.estimator import FlowHasher
-from flowhash.estimator.discriminant import discriminant
-from flowhash.estimator.learning import Plan, make_settings
+from flowhash.estimator.fit_encoder import Plan, discriminant, make_settings
 from tests.estimator.clouds import clouds, quick
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowhash.errors import InputError
-from flowhash.estimator.inputs import as_rows
+from flowhash.estimator.input_arrays import as_rows
 from tests.estimator.clouds import clouds, quick
 
 

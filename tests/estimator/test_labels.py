@@ -15,7 +15,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from flowhash.errors import InputError
 from flowhash.estimator import FlowHasher
-from flowhash.estimator.neighbours import commonest
+from flowhash.estimator.flow_hasher import commonest
 from tests.estimator.clouds import clouds, quick
 from tests.estimator.test_files import same
 

@@ -27,7 +27,7 @@ import torch
 from flowhash.data.item_collection import open_collection
 from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.encoder import Encoder
-from flowhash.encoder.files import fingerprint_of
+from flowhash.encoder.encoder_files import fingerprint_of
 from flowhash.errors import InputError, MissingExtraError, StorageError
 from flowhash.estimator import FlowHasher
 from flowhash.model_files import read_sealed, read_tensors, write_sealed, write_tensors

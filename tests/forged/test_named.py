@@ -28,8 +28,7 @@ from flowhash.data.files.archives import cached_pickle, read_folder, read_tar, u
 from flowhash.data.files.array_files import read_npy
 from flowhash.data.files.image_files import read_image
 from flowhash.data.files.pickles import read_pickle, whole_numbers
-from flowhash.encoder import Encoder
-from flowhash.encoder import files as encoder_files
+from flowhash.encoder import Encoder, encoder_files
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.learn.checkpoints import Checkpoints
 from flowhash.model_files import read_json, read_sealed, read_tensors, write_sealed

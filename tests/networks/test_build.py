@@ -12,7 +12,7 @@ from torch.nn import functional
 from flowhash.errors import InputError
 from flowhash.learn import LOSSES, make_loss
 from flowhash.networks import BACKBONES, EmbeddingNetwork, build_backbone, custom_backbone
-from flowhash.networks.embedding import device_of
+from flowhash.networks.embedding_network import device_of
 
 
 @pytest.mark.parametrize(

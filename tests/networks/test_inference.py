@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError
-from flowhash.networks.inference import outputs
+from flowhash.networks.network_outputs import outputs
 
 
 class Failing(nn.Module):

@@ -13,7 +13,7 @@ import torch
 
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.networks import build_backbone
-from flowhash.networks.pretrained import Timm, Transformers, pretrained_preprocessing
+from flowhash.networks.pretrained_backbones import Timm, Transformers, pretrained_preprocessing
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 transformers: Any = pytest.importorskip("transformers")

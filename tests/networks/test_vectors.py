@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowhash.errors import InputError
 from flowhash.networks import build_backbone
-from flowhash.networks.vectors import Dense, Plain
+from flowhash.networks.vector_backbones import Dense, Plain
 
 
 def test_plain_leaves_vectors_as_they_are() -> None:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from flowhash.errors import InputError
-from flowhash.quality import bootstrap, percentile_interval, resampled_sums
+from flowhash.quality import (
+    paired_bootstrap as bootstrap,
+)
+from flowhash.quality import (
+    percentile_interval,
+    resampled_sums,
+)
 
 
 @settings(max_examples=30)

@@ -121,7 +121,7 @@ def test_many_queries_are_searched_in_blocks(monkeypatch: Any) -> None:
     embeddings = rng.normal(size=(23, 3)).astype(np.float32)
     labels = rng.integers(0, 3, 23)
     once = search_quality(activations, embeddings, labels, 2, (1, 5))
-    monkeypatch.setattr("flowhash.quality.search.QUERIES_AT_ONCE", 5)
+    monkeypatch.setattr("flowhash.quality.retrieval_metrics.QUERIES_AT_ONCE", 5)
     blocks = search_quality(activations, embeddings, labels, 2, (1, 5))
     assert blocks.precision == once.precision
     assert blocks.speed_up == once.speed_up

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flowhash.cli.reply import Reply
 from flowhash.codes import assign_codes
-from flowhash.codes.ortools import ortools_codes
+from flowhash.codes.ortools_solver import ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked

@@ -144,7 +144,7 @@ def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
 
 
 def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[Query]:
-    from flowhash.encoder.tables import check_table
+    from flowhash.encoder.encoder_tables import check_table
 
     check_table(encoder, table)
     path = Path(text).expanduser()

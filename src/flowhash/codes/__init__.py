@@ -4,9 +4,9 @@
 of a mini-batch's classes that are optimal together (Theorem 1).
 """
 
-from flowhash.codes.assign import Assignment, assign_codes
+from flowhash.codes.assignment import Assignment, assign_codes
 from flowhash.codes.objectives import class_means, item_objective, objective, upper_bound_gap
-from flowhash.codes.topk import ordered_buckets, topk_codes
+from flowhash.codes.top_buckets import ordered_buckets, topk_codes
 
 __all__ = [
     "Assignment",

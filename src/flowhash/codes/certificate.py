@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.matching import best_codes, loads_of
-from flowhash.codes.pricing import LoadCosts, agreed_load, load_costs, marginal
+from flowhash.codes.flow_solver import best_codes, loads_of
+from flowhash.codes.load_prices import LoadCosts, agreed_load, load_costs, marginal
 from flowhash.compile import inner_kernel, kernel
 
 UNIT = 2.0**-52  # relative distance between neighbouring float64 numbers

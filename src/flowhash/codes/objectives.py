@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import finite, matrix
-from flowhash.codes import checks
+from flowhash.codes.assignment import active_count, code_matrix, penalties, summable
 from flowhash.errors import InputError
 
 
@@ -17,7 +17,7 @@ def _labelled(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
     """Checked embeddings [n, d] float64, the classes [n_c], each item's place among them [n]."""
     items = matrix(embeddings, "embeddings", "buckets", (np.float64,))
-    checks.summable(items, "embeddings")
+    summable(items, "embeddings")
     names = np.asarray(labels)
     if names.shape != (len(items),):
         raise InputError(
@@ -79,10 +79,10 @@ def objective(codes: ArrayLike, class_means: ArrayLike, penalty: ArrayLike) -> f
     means = matrix(class_means, "class_means", "buckets", (np.float64,))
     finite(means, "class_means")
     rows, size = means.shape
-    code = checks.code_matrix(codes, rows, size)
+    code = code_matrix(codes, rows, size)
     load = np.bincount(code.ravel(), minlength=size).astype(np.float64)
     unary = -np.take_along_axis(means, code, axis=1).sum()
-    pairwise = (checks.penalties(penalty, size) * load * (load - 1.0)).sum()
+    pairwise = (penalties(penalty, size) * load * (load - 1.0)).sum()
     return float(unary + pairwise)
 
 
@@ -108,14 +108,14 @@ def item_objective(
     items, classes, numbers = _labelled(embeddings, labels)
     count = len(classes)
     size = items.shape[1]
-    code = checks.code_matrix(codes, len(items), size)
+    code = code_matrix(codes, len(items), size)
     unary = -np.take_along_axis(items, code, axis=1).sum()
     # Pairs of different classes in a bucket: all pairs less those within each class.
     cells = numbers[:, None] * size + code
     by_class = np.bincount(cells.ravel(), minlength=count * size).reshape(count, size)
     load = by_class.sum(axis=0).astype(np.float64)
     pairs = load**2 - (by_class.astype(np.float64) ** 2).sum(axis=0)
-    return float(unary + (checks.penalties(penalty, size) * pairs).sum())
+    return float(unary + (penalties(penalty, size) * pairs).sum())
 
 
 def upper_bound_gap(embeddings: ArrayLike, labels: ArrayLike, active: int) -> float:
@@ -134,7 +134,7 @@ def upper_bound_gap(embeddings: ArrayLike, labels: ArrayLike, active: int) -> fl
         0.0
     """
     items, classes, numbers = _labelled(embeddings, labels)
-    count = checks.active_count(active, items.shape[1])
+    count = active_count(active, items.shape[1])
     deviations = _means(items, numbers, len(classes))[numbers] - items
     largest = np.partition(deviations, -count, axis=1)[:, -count:]
     return float(largest.sum())

@@ -13,15 +13,23 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flowhash.data.preprocess import Preprocessing
-from flowhash.encoder import files, tables
-from flowhash.encoder.inputs import count_of, in_batches
-from flowhash.encoder.parts import Encoded, Joined, chained
+from flowhash.encoder.encoded_items import Encoded, Joined, chained
+from flowhash.encoder.encoder_files import (
+    RECORD,
+    described,
+    fingerprint_of,
+    read_encoder,
+    rebuild_networks,
+    write_encoder,
+)
+from flowhash.encoder.encoder_tables import add, check_table, create_table, search
+from flowhash.encoder.item_batches import count_of, in_batches
 from flowhash.engines import Engine, RemoteEngine
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.model_files import described_by
 from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.embedding import device_of
-from flowhash.networks.inference import outputs
+from flowhash.networks.embedding_network import device_of
+from flowhash.networks.network_outputs import outputs
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable, Hits
 
@@ -62,7 +70,7 @@ class Encoder:
         self.preprocessing = preprocessing
         self.active = active
         self.class_names = tuple(class_names)
-        self.fingerprint = files.fingerprint_of(*files.described(self))
+        self.fingerprint = fingerprint_of(*described(self))
 
     def __repr__(self) -> str:
         return (
@@ -163,7 +171,7 @@ class Encoder:
                 Euclidean by default, as in training; of embeddings of length one, cosine gives the
                 same order.
         """
-        return tables.create_table(self, path, options)
+        return create_table(self, path, options)
 
     def add(
         self,
@@ -196,7 +204,7 @@ class Encoder:
             InputError: the table is of another encoder; items, ids or payloads do not fit.
         """
         parts = self.stream(items, batch_size, device, progress)
-        return tables.add(self, table, parts, count_of(items), ids, payloads)
+        return add(self, table, parts, count_of(items), ids, payloads)
 
     def search(
         self,
@@ -224,13 +232,13 @@ class Encoder:
         Raises:
             InputError: the table is of another encoder; items or options do not fit.
         """
-        tables.check_table(self, table)
+        check_table(self, table)
         queries = self.encode(items, batch_size, device, progress)
-        return tables.search(table, queries, top, options)
+        return search(table, queries, top, options)
 
     def export_onnx(self, path: str | Path, first: int | None = None) -> None:
-        """Write the encoder as one ONNX model; see :func:`flowhash.encoder.onnx.export_onnx`."""
-        from flowhash.encoder.onnx import export_onnx
+        """Write the encoder as one ONNX model; see :func:`flowhash.encoder.onnx_export.export_onnx`."""
+        from flowhash.encoder.onnx_export import export_onnx
 
         export_onnx(self, path, first)
 
@@ -239,7 +247,7 @@ class Encoder:
 
         Killed at any moment, it leaves the old encoder or the new one.
         """
-        files.write_encoder(Path(folder), self)
+        write_encoder(Path(folder), self)
 
     @classmethod
     def load(
@@ -260,11 +268,11 @@ class Encoder:
                 ``hub``.
             DamagedFileError: a file is damaged; the message names it.
         """
-        path = Path(folder) / files.RECORD
+        path = Path(folder) / RECORD
         allowed = os.environ.get("FLOWHASH_HUB") == "1" if hub is None else hub
-        record, tensors = files.read_encoder(Path(folder))
+        record, tensors = read_encoder(Path(folder))
         with described_by(path, "encoder"):
-            base, hashing = files.rebuild_networks(record, tensors, backbone, allowed)
+            base, hashing = rebuild_networks(record, tensors, backbone, allowed)
             arrays = {name: tensors[f"preprocessing.{name}"].numpy() for name in ("mean", "std")}
             preprocessing = Preprocessing.from_json(record["preprocessing"], arrays)
             encoder = cls(base, hashing, preprocessing, record["active"], record["class_names"])

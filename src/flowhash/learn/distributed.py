@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flowhash.errors import TrainingError
 from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.embedding import device_of
+from flowhash.networks.embedding_network import device_of
 
 CPU = torch.device("cpu")
 

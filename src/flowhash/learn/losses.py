@@ -17,7 +17,7 @@ from flowhash.learn.gated_distance import (
     gated_distance,
     gated_product,
 )
-from flowhash.networks.embedding import unit_vectors
+from flowhash.networks.embedding_network import unit_vectors
 
 
 class MetricLoss(nn.Module):

@@ -26,8 +26,8 @@ from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training_loop import Job, run
 from flowhash.learn.validation import Validation, embed
 from flowhash.networks import EmbeddingNetwork, build_backbone
-from flowhash.networks.build import VECTOR_BACKBONES
-from flowhash.networks.vectors import Plain
+from flowhash.networks.backbone_registry import VECTOR_BACKBONES
+from flowhash.networks.vector_backbones import Plain
 
 BASE, HASH = 1, 2  # numbers of the stages, for seeds
 

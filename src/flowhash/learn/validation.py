@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.preprocess import Preprocessing
 from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.inference import outputs
+from flowhash.networks.network_outputs import outputs
 from flowhash.quality import search_quality
 
 BATCH = 500

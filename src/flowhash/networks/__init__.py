@@ -3,7 +3,7 @@
 ``build_backbone`` makes any backbone from a small dict, which is what an encoder stores.
 """
 
-from flowhash.networks.build import BACKBONES, build_backbone, custom_backbone
-from flowhash.networks.embedding import EmbeddingNetwork
+from flowhash.networks.backbone_registry import BACKBONES, build_backbone, custom_backbone
+from flowhash.networks.embedding_network import EmbeddingNetwork
 
 __all__ = ["BACKBONES", "EmbeddingNetwork", "build_backbone", "custom_backbone"]

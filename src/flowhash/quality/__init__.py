@@ -3,8 +3,7 @@
 Everything goes through the hash table, in blocks of queries; no n×n matrix is made.
 """
 
-from flowhash.quality.bootstrap import percentile_interval, resampled_sums
-from flowhash.quality.groups import (
+from flowhash.quality.bucket_purity import (
     adjusted_information,
     bucket_nmi,
     expected_speed_up,
@@ -12,9 +11,16 @@ from flowhash.quality.groups import (
     purity,
     scanned_variance,
 )
-from flowhash.quality.index import LabelledTable, Queries
-from flowhash.quality.itself import Quality, search_quality
-from flowhash.quality.search import Exact, Measured, exact_answers, measure
+from flowhash.quality.labelled_table import LabelledTable, Queries
+from flowhash.quality.paired_bootstrap import percentile_interval, resampled_sums
+from flowhash.quality.retrieval_metrics import (
+    Exact,
+    Measured,
+    Quality,
+    exact_answers,
+    measure,
+    search_quality,
+)
 
 __all__ = [
     "Exact",

@@ -55,7 +55,7 @@ class Service:
         self.options = options
         self.embedder: Embedder | None = None
         if encoder is not None:
-            from flowhash.encoder.tables import check_table
+            from flowhash.encoder.encoder_tables import check_table
             from flowhash.serve.query_encoder import Embedder
 
             check_table(encoder, table)

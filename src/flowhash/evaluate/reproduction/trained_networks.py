@@ -24,7 +24,7 @@ from flowhash.learn.checkpoints import Checkpoints
 from flowhash.learn.stages import hash_start
 from flowhash.learn.training_log import read_journal
 from flowhash.networks import EmbeddingNetwork, build_backbone
-from flowhash.networks.mirrored import Mirrored
+from flowhash.networks.embedding_network import Mirrored
 
 
 class Trainings:

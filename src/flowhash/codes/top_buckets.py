@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import finite, float_bits, matrix, row_reaches
-from flowhash.codes import checks
+from flowhash.codes.assignment import active_count
 from flowhash.compile import kernel
 from flowhash.errors import InputError
 from flowhash.threads import in_shards
@@ -77,7 +77,7 @@ def topk_codes(
                [0, 1]], dtype=int32)
     """
     array = matrix(activations, "activations", "buckets", (np.float64, np.float32))
-    return _fill(array, checks.active_count(active, array.shape[1]), True, threads)
+    return _fill(array, active_count(active, array.shape[1]), True, threads)
 
 
 def ordered_buckets(
@@ -104,7 +104,7 @@ def ordered_buckets(
     array = matrix(activations, "activations", "buckets", (np.float64, np.float32))
     size = array.shape[1]
     try:
-        count = size if first is None else checks.active_count(first, size)
+        count = size if first is None else active_count(first, size)
     except InputError:
         raise InputError(f"first is {first!r}; expected a whole number from 1 to {size}") from None
     if count <= SHORT:

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError, reason
-from flowhash.estimator.index import contents, new_table
-from flowhash.estimator.learning import layer_sizes
+from flowhash.estimator.fit_encoder import layer_sizes
+from flowhash.estimator.item_index import contents, new_table
 from flowhash.model_files import (
     check_entries,
     described_by,
@@ -35,7 +35,7 @@ from flowhash.model_files import (
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
-    from flowhash.estimator.hasher import FlowHasher
+    from flowhash.estimator.flow_hasher import FlowHasher
 
 FORMAT = 2
 BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read too

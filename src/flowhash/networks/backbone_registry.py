@@ -11,13 +11,13 @@ from flowhash.errors import InputError, reason
 
 
 def _nin(**options: Any) -> nn.Module:
-    from flowhash.networks.nin import NIN
+    from flowhash.networks.convolutional import NIN
 
     return NIN(**options)
 
 
 def _residual(**options: Any) -> nn.Module:
-    from flowhash.networks.residual import Residual
+    from flowhash.networks.convolutional import Residual
 
     if "blocks" in options:
         options["blocks"] = tuple(options["blocks"])
@@ -25,13 +25,13 @@ def _residual(**options: Any) -> nn.Module:
 
 
 def _linear(**options: Any) -> nn.Module:
-    from flowhash.networks.vectors import Plain
+    from flowhash.networks.vector_backbones import Plain
 
     return Plain(**options)
 
 
 def _mlp(**options: Any) -> nn.Module:
-    from flowhash.networks.vectors import Dense
+    from flowhash.networks.vector_backbones import Dense
 
     if "hidden" in options:
         options["hidden"] = tuple(options["hidden"])
@@ -39,19 +39,19 @@ def _mlp(**options: Any) -> nn.Module:
 
 
 def _transformers(**options: Any) -> nn.Module:
-    from flowhash.networks.pretrained import Transformers
+    from flowhash.networks.pretrained_backbones import Transformers
 
     return Transformers(**options)
 
 
 def _timm(**options: Any) -> nn.Module:
-    from flowhash.networks.pretrained import Timm
+    from flowhash.networks.pretrained_backbones import Timm
 
     return Timm(**options)
 
 
 def _mirrored(backbone: Mapping[str, Any], hub: bool = True) -> nn.Module:
-    from flowhash.networks.mirrored import Mirrored
+    from flowhash.networks.embedding_network import Mirrored
 
     return Mirrored(build_backbone(backbone, hub))
 

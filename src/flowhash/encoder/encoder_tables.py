@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.encoder.parts import Encoded
+from flowhash.encoder.encoded_items import Encoded
 from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import InputError
 from flowhash.table import HashTable, Hits

@@ -1,0 +1,340 @@
+"""The project's own exact solver: starting prices, best codes at them, shortest-path repair."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.codes.auction import auction
+from flowhash.codes.load_prices import (
+    LoadCosts,
+    common_prices,
+    follow_loads,
+    level_price,
+    load_costs,
+    range_of,
+    surplus_at,
+)
+from flowhash.codes.residual_network import (
+    Network,
+    build_network,
+    new_trail,
+    reprice,
+    search,
+    shift,
+    trace,
+)
+from flowhash.compile import inner_kernel, kernel
+from flowhash.top_values import best_first, group_count, sort_rows
+
+FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
+FEW_WARM = 2  # the same for earlier prices, which are off by little, so that units move not far
+HARDLY_ANY = 32  # at most d / HARDLY_ANY units to move: no better start is looked for
+ALIKE = 0.5  # where more than this share of the units has to move, classes may be almost alike
+ROUNDS = 6  # how often prices follow the loads at the most
+WORTH = 0.75  # such a round must leave at most this share of the units to move
+SMALL = 64  # up to so many buckets a search is so cheap that an auction does not pay
+# How far from the level a price may start, in ranges of the class means. Where one bucket costs
+# more than another by that range, every class prefers the other, so that prices hardly ever need to
+# differ by more; and larger ones would swallow the means' last digits.
+FURTHEST = 2.0
+ROUNDING = 2.0**-48  # a few rounding errors of float64 numbers
+KEPT = 1 << 21  # scratch numbers (16 MiB) that a thread keeps from one batch to the next
+
+
+@kernel
+def codes_at(
+    means: NDArray[np.float64], active: int, loads: LoadCosts, prices: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], int]:
+    """The best codes at ``prices``, and how many units would have to move to make them optimal."""
+    codes = best_codes(means, prices, active)
+    return codes, surplus_at(loads, loads_of(codes, means.shape[1]), prices)
+
+
+@kernel
+def follow(
+    means: NDArray[np.float64],
+    loads: LoadCosts,
+    codes: NDArray[np.int32],
+    need: int,
+    prices: NDArray[np.float64],
+    furthest: float,
+) -> tuple[NDArray[np.int32], int]:
+    """Let the prices follow the loads, in place, while that helps; codes and units to move.
+
+    Where classes have clear favourites, one round finds the loads that they insist on. Where any
+    bucket will do, all classes would flee from the same ones together, and it stops at once.
+    """
+    size = means.shape[1]
+    trial = prices.copy()
+    for _ in range(ROUNDS):
+        if need <= size // HARDLY_ANY:
+            break
+        follow_loads(loads, loads_of(codes, size), trial, furthest)
+        trial_codes, trial_need = codes_at(means, codes.shape[1], loads, trial)
+        if trial_need > WORTH * need:
+            break
+        prices[:] = trial
+        codes, need = trial_codes, trial_need
+    return codes, need
+
+
+@kernel
+def start(
+    means: NDArray[np.float64],
+    active: int,
+    loads: LoadCosts,
+    level: float,
+    warm: NDArray[np.float64],
+    furthest: float,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Codes [n, k] and prices [d + 1] from which few units have to move, the sink's price last.
+
+    Earlier prices come after the start that the means themselves suggest, because that one is often
+    so good that a look at others is wasted.
+    """
+    rows, size = means.shape
+    prices = np.zeros(size + 1)
+    opening = np.zeros(size)
+    codes, need = codes_at(means, active, loads, prices)
+    if need > ALIKE * rows * active:
+        opening = common_prices(means, loads, level, rows * active)
+        prices[:size] = opening
+        codes, need = codes_at(means, active, loads, prices)
+    codes, need = follow(means, loads, codes, need, prices, furthest)
+    few = size // FEW
+    if warm.shape[0] == size and need > size // HARDLY_ANY:
+        trial = np.zeros(size + 1)
+        for bucket in range(size):
+            trial[bucket] = min(max(warm[bucket] - level, -furthest), furthest)
+        trial_codes, trial_need = codes_at(means, active, loads, trial)
+        if trial_need < need:
+            codes, prices, need = trial_codes, trial, trial_need
+            few = size // FEW_WARM
+    if need > few and size > SMALL:
+        prices[:size] = auction(means, active, loads, opening)
+        codes = best_codes(means, prices, active)
+    return codes, prices
+
+
+@kernel
+def solve(
+    means: NDArray[np.float64],
+    active: int,
+    penalty: NDArray[np.float64],
+    warm: NDArray[np.float64],
+    scratch: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Optimal codes [n, k] and prices [d].
+
+    Args:
+        means: class means [n, d].
+        active: k.
+        penalty: λ of each bucket [d].
+        warm: prices to start from [d], or an empty array.
+        scratch: room for (n + d + 1) * d numbers.
+    """
+    rows, size = means.shape
+    level = level_price(2.0 * penalty, rows, rows * active)
+    loads = load_costs(2.0 * penalty, rows, level)
+    least, most = range_of(means)
+    codes, prices = start(means, active, loads, level, warm, FURTHEST * (most - least))
+    free = scratch[: rows * size].reshape(rows, size)
+    arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
+    matching = match(codes, means, free)
+    network = build_network(matching, loads, prices, arcs)
+    repair(network, matching, means, loads, prices, ROUNDING * max(abs(least), abs(most)))
+    sort_rows(codes)
+    return codes, prices[:size] + level
+
+
+_kept = threading.local()
+
+
+def _scratch(count: int) -> NDArray[np.float64]:
+    """Room for ``count`` numbers. Fresh memory loads a page fault every 512 numbers, so keep it."""
+    if count > KEPT:
+        return np.empty(count)
+    kept: NDArray[np.float64] | None = getattr(_kept, "scratch", None)
+    if kept is None or len(kept) < count:
+        kept = _kept.scratch = np.empty(count)
+    return kept
+
+
+def flow_codes(
+    means: NDArray[np.float64],
+    active: int,
+    penalty: NDArray[np.float64],
+    prices: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Solve with FlowHash's own solver; see :class:`flowhash.codes.assignment.Solver`."""
+    rows, size = means.shape
+    warm = np.empty(0) if prices is None else prices
+    return solve(means, active, penalty, warm, _scratch((rows + size + 1) * size))
+
+
+@kernel
+def repair(
+    network: Network,
+    matching: Matching,
+    means: NDArray[np.float64],
+    loads: LoadCosts,
+    prices: NDArray[np.float64],
+    slack: float,
+) -> None:
+    """Send every surplus unit where one lacks; then matching and prices are optimal, in place.
+
+    At the start the rows must hold their best buckets at ``prices`` [d + 1], the sink's last and 0.
+    Prices and ``loads`` count from the same level; ``slack`` is a rounding error of the means.
+    """
+    size = means.shape[1]
+    trail = new_trail(means.shape[0], size)
+    for source in range(size + 1):
+        while network.surplus[source] > 0:
+            count = search(network, matching, means, prices, source, trail, slack)
+            length = trace(network, matching, means, trail, count) if count > 0 else NOBODY
+            if length == NOBODY:
+                raise RuntimeError(
+                    "FlowHash's solver lost its way; please report these class means"
+                )
+            network.surplus[source] -= 1
+            network.surplus[trail.order[count - 1]] += 1
+            for hop in range(length):
+                start, end, holding = trail.path[hop + 1], trail.path[hop], trail.carriers[hop]
+                shift(network, matching, means, loads, start, end, holding)
+            reprice(trail, count, prices)
+    prices -= prices[size]
+
+
+NOBODY = -1
+
+
+class Matching(NamedTuple):
+    """Which row holds which buckets, in every form that the search asks for.
+
+    A *holding* is one entry of ``held``, numbered ``row * active + index``; the holdings of one
+    bucket form a linked list.
+
+    Attributes:
+        held: the buckets of each row [n, k].
+        row_of: the row of a holding [n * k].
+        first: a bucket's first holding, or NOBODY [d].
+        following: the next holding of the same bucket, or NOBODY [n * k].
+        preceding: the previous holding of the same bucket, or NOBODY [n * k].
+        load: how many rows each bucket has [d].
+        free: the class means, minus infinity where the row holds the bucket already [n, d].
+    """
+
+    held: NDArray[np.int32]
+    row_of: NDArray[np.int32]
+    first: NDArray[np.int32]
+    following: NDArray[np.int32]
+    preceding: NDArray[np.int32]
+    load: NDArray[np.int64]
+    free: NDArray[np.float64]
+
+
+@inner_kernel
+def worths_of(
+    means: NDArray[np.float64],
+    row: int,
+    prices: NDArray[np.float64],
+    worths: NDArray[np.float64],
+) -> None:
+    """What each bucket is worth to one row: its mean less the price. Written to ``worths`` [d]."""
+    for bucket in range(worths.shape[0]):
+        worths[bucket] = means[row, bucket] - prices[bucket]
+
+
+@kernel
+def best_codes(
+    means: NDArray[np.float64], prices: NDArray[np.float64], active: int
+) -> NDArray[np.int32]:
+    """The ``active`` best buckets of every row at these prices [n, k], best first."""
+    rows, size = means.shape
+    codes = np.empty((rows, active), np.int32)
+    worths = np.empty(size)
+    maxima = np.empty(group_count(size))
+    found = np.empty(active)
+    for row in range(rows):
+        worths_of(means, row, prices, worths)
+        best_first(worths, maxima, codes, row, found)
+    return codes
+
+
+@kernel
+def loads_of(codes: NDArray[np.int32], size: int) -> NDArray[np.int64]:
+    """How many rows each of ``size`` buckets has [d]."""
+    load = np.zeros(size, np.int64)
+    for row in range(codes.shape[0]):
+        for index in range(codes.shape[1]):
+            load[codes[row, index]] += 1
+    return load
+
+
+@inner_kernel
+def link(matching: Matching, holding: int, bucket: int) -> None:
+    """Put ``holding`` at the head of the list of ``bucket``."""
+    head = matching.first[bucket]
+    matching.following[holding] = head
+    matching.preceding[holding] = NOBODY
+    if head != NOBODY:
+        matching.preceding[head] = holding
+    matching.first[bucket] = holding
+    matching.load[bucket] += 1
+
+
+@inner_kernel
+def unlink(matching: Matching, holding: int, bucket: int) -> None:
+    """Take ``holding`` out of the list of ``bucket``."""
+    before = matching.preceding[holding]
+    after = matching.following[holding]
+    if before == NOBODY:
+        matching.first[bucket] = after
+    else:
+        matching.following[before] = after
+    if after != NOBODY:
+        matching.preceding[after] = before
+    matching.load[bucket] -= 1
+
+
+@kernel
+def match(
+    codes: NDArray[np.int32], means: NDArray[np.float64], free: NDArray[np.float64]
+) -> Matching:
+    """The matching with these codes; ``free`` [n, d] is scratch space that it keeps."""
+    rows, active = codes.shape
+    size = means.shape[1]
+    matching = Matching(
+        codes,
+        np.empty(rows * active, np.int32),
+        np.full(size, NOBODY, np.int32),
+        np.empty(rows * active, np.int32),
+        np.empty(rows * active, np.int32),
+        np.zeros(size, np.int64),
+        free,
+    )
+    for row in range(rows):
+        free[row] = means[row]
+        for index in range(active):
+            bucket = codes[row, index]
+            matching.row_of[row * active + index] = row
+            link(matching, row * active + index, bucket)
+            free[row, bucket] = -np.inf
+    return matching
+
+
+@inner_kernel
+def move(matching: Matching, means: NDArray[np.float64], holding: int, target: int) -> None:
+    """Let the row of ``holding`` give up that bucket for bucket ``target``."""
+    row = matching.row_of[holding]
+    index = holding - row * matching.held.shape[1]
+    source = matching.held[row, index]
+    unlink(matching, holding, source)
+    link(matching, holding, target)
+    matching.held[row, index] = target
+    matching.free[row, source] = means[row, source]
+    matching.free[row, target] = -np.inf
