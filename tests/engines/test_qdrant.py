@@ -36,6 +36,7 @@ from flowhash.engines.qdrant import (
     collection_marker as marker,
 )
 from flowhash.engines.qdrant import (
+    point_writes,
     points,
 )
 from flowhash.engines.qdrant import (
@@ -422,15 +423,15 @@ def test_a_change_counts_on_from_what_it_read_itself(address: str) -> None:
         old = writer._facts
         for change in (lambda: writer.add([[0]], [[2]]), lambda: writer.delete([0])):
             before = writer._now().change
-            put, take = points.put, points.take
+            put, take = point_writes.put, point_writes.take
 
             def late(*given: Any, use: Any) -> Any:
                 writer._facts = replace(old, change=old.change - 7)
                 return use(*given)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(writing, "put", lambda *given, use=put: late(*given, use=use))
-                patch.setattr(writing, "take", lambda *given, use=take: late(*given, use=use))
+                patch.setattr(point_writes, "put", lambda *given, use=put: late(*given, use=use))
+                patch.setattr(point_writes, "take", lambda *given, use=take: late(*given, use=use))
                 change()
             assert writer._now().change == before + 1
             assert reader.search([[0]], [[1]]).scanned.tolist() == [len(writer)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flowhash.evaluate.report import render_report
+from flowhash.evaluate.output.report_page import render_report
 from flowhash.evaluate.results import METHODS, Buckets, Example, Report, Row
 
 VOID = {"meta", "img", "wbr", "br", "hr", "link", "input"}

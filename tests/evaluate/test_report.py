@@ -11,9 +11,8 @@ import pytest
 from PIL import Image
 
 from flowhash.errors import MissingExtraError
-from flowhash.evaluate.output.report_page import picture
+from flowhash.evaluate.output.report_page import picture, render_report, write_report
 from flowhash.evaluate.output.result_grid import SPACE
-from flowhash.evaluate.report import render_report, write_report
 from flowhash.evaluate.results import METHODS, Buckets, Example, Report
 from tests.evaluate import report_pages as pages
 from tests.evaluate.test_tables import row as table_row

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from flowhash.evaluate.report import render_report
+from flowhash.evaluate.output.report_page import render_report
 from tests.evaluate import report_pages as pages
 
 

@@ -237,7 +237,7 @@ class Encoder:
         return search(table, queries, top, options)
 
     def export_onnx(self, path: str | Path, first: int | None = None) -> None:
-        """Write the encoder as one ONNX model; see :func:`flowhash.encoder.onnx_export.export_onnx`."""
+        """Write the encoder as one ONNX model; see ``onnx_export.export_onnx``."""
         from flowhash.encoder.onnx_export import export_onnx
 
         export_onnx(self, path, first)

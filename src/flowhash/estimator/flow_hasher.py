@@ -39,7 +39,7 @@ from flowhash.table import HashTable, Hits
 from flowhash.table.settings import MOST_BUCKETS
 
 
-class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Learns buckets from embeddings and labels, and finds neighbours through them.
 
     It stands where ``sklearn.neighbors.NearestNeighbors`` stands: ``fit`` learns which k of d
@@ -104,7 +104,17 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
+    n_neighbors: int
+    metric: str
+    device: str
+    encoder_: Encoder
+    table_: HashTable
+    classes_: NDArray[Any]
+    n_samples_fit_: int
+    effective_metric_: str  # what it was fitted with; ``metric`` may have been set since
+    _numbers: NDArray[np.int64]  # of each item's class, -1 where it is not known
 
+    # from FlowHasher
     def __init__(
         self,
         buckets: int = 256,
@@ -135,6 +145,25 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
+
+    @classmethod
+    def load(cls, folder: str | Path) -> FlowHasher:
+        """Read what ``save`` wrote; it answers as the one that was saved.
+
+        Raises:
+            InputError: there is none, or it is of a newer FlowHash.
+            DamagedFileError: a file is damaged; the message names it.
+        """
+        return load(cls, Path(folder).expanduser())
+
+    @property
+    def partial_fit(self) -> NoReturn:
+        """There is none: it would have to learn anew. ``add`` puts more items into the table."""
+        raise AttributeError(
+            "FlowHasher has no partial_fit, because the buckets are learned from all items at "
+            "once: fit a first part that has every class, then put in the others with add(X, y); "
+            "or fit again with all of them"
+        )
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None) -> FlowHasher:  # noqa: N803
@@ -204,15 +233,6 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         self.n_samples_fit_ = len(self.table_)
         return added
 
-    @property
-    def partial_fit(self) -> NoReturn:
-        """There is none: it would have to learn anew. ``add`` puts more items into the table."""
-        raise AttributeError(
-            "FlowHasher has no partial_fit, because the buckets are learned from all items at "
-            "once: fit a first part that has every class, then put in the others with add(X, y); "
-            "or fit again with all of them"
-        )
-
     def transform(self, X: Any) -> csr_matrix:  # noqa: N803
         """The codes of items; or their neighbours, as ``output`` says.
 
@@ -242,54 +262,6 @@ class FlowHasher(SearchMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         check_is_fitted(self)
         save(self, Path(folder).expanduser())
 
-    @classmethod
-    def load(cls, folder: str | Path) -> FlowHasher:
-        """Read what ``save`` wrote; it answers as the one that was saved.
-
-        Raises:
-            InputError: there is none, or it is of a newer FlowHash.
-            DamagedFileError: a file is damaged; the message names it.
-        """
-        return load(cls, Path(folder).expanduser())
-
-    @property
-    def _n_features_out(self) -> int:
-        """For ``get_feature_names_out``."""
-        return int(self.encoder_.buckets if self.output == "codes" else self.n_samples_fit_)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return portable(self, super().__getstate__())
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(restored(state))
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "table_")
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.transformer_tags.preserves_dtype = []
-        return tags
-
-    def _more_tags(self) -> dict[str, Any]:
-        """The same for scikit-learn before 1.6."""
-        return {"requires_y": True, "preserves_dtype": []}
-
-
-class SearchMixin:
-    """The part of ``FlowHasher`` that searches; it is fitted elsewhere."""
-
-    n_neighbors: int
-    metric: str
-    device: str
-    encoder_: Encoder
-    table_: HashTable
-    classes_: NDArray[Any]
-    n_samples_fit_: int
-    effective_metric_: str  # what it was fitted with; ``metric`` may have been set since
-    _numbers: NDArray[np.int64]  # of each item's class, -1 where it is not known
-
     def search(
         self,
         X: Any = None,  # noqa: N803
@@ -310,21 +282,6 @@ class SearchMixin:
             ``Hits`` with ids, distances (as ``kneighbors`` has them), counts and ``scanned``.
         """
         return self._search(X, n_neighbors, probe=probe, at_least=at_least)
-
-    def _search(self, X: Any, n_neighbors: int | None, **options: Any) -> Hits:  # noqa: N803
-        """:meth:`search`, with any option of the table's."""
-        check_is_fitted(self)
-        check_unchanged(self.table_, self.n_samples_fit_)
-        if X is None:
-            queries = encode_stored(self.encoder_, self.table_, self.device)
-        else:
-            queries = self.encoder_.encode(self._items(X), ROWS, self.device)
-        top = whole_neighbours(
-            self.n_neighbors if n_neighbors is None else n_neighbors, self.n_samples_fit_, X is None
-        )
-        found = search(self.table_, queries, top, X is None, **options)
-        found.distances = self._distances(found.distances)
-        return found
 
     def kneighbors(
         self,
@@ -425,6 +382,45 @@ class SearchMixin:
                 "labels to fit or add, or ask for more neighbours"
             )
         return float(right.sum() / (found >= 0).sum())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return portable(self, super().__getstate__())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(restored(state))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "table_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        """For ``get_feature_names_out``."""
+        return int(self.encoder_.buckets if self.output == "codes" else self.n_samples_fit_)
+
+    def _more_tags(self) -> dict[str, Any]:
+        """The same for scikit-learn before 1.6."""
+        return {"requires_y": True, "preserves_dtype": []}
+
+    def _search(self, X: Any, n_neighbors: int | None, **options: Any) -> Hits:  # noqa: N803
+        """:meth:`search`, with any option of the table's."""
+        check_is_fitted(self)
+        check_unchanged(self.table_, self.n_samples_fit_)
+        if X is None:
+            queries = encode_stored(self.encoder_, self.table_, self.device)
+        else:
+            queries = self.encoder_.encode(self._items(X), ROWS, self.device)
+        top = whole_neighbours(
+            self.n_neighbors if n_neighbors is None else n_neighbors, self.n_samples_fit_, X is None
+        )
+        found = search(self.table_, queries, top, X is None, **options)
+        found.distances = self._distances(found.distances)
+        return found
 
     def _items(self, values: Any) -> NDArray[np.float32]:
         return read_items(self, values, reset=False, unit=self.effective_metric_ == "cosine")

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         VectorQuantisation,
     )
     from flowhash.evaluate.evaluate_encoder import evaluate
+    from flowhash.evaluate.output.report_page import write_report
     from flowhash.evaluate.paper_numbers import paper_experiment, paper_rows
-    from flowhash.evaluate.report import write_report
     from flowhash.evaluate.reproduction.reproduce_paper import reproduce
     from flowhash.evaluate.results import METHODS, Report, Row, read_rows, write_rows
     from flowhash.quality import (
@@ -63,7 +63,7 @@ _ROOMS = {
     "paper_rows": "evaluate.paper",
     "read_rows": "evaluate.results",
     "reproduce": "evaluate.reproduction",
-    "write_report": "evaluate.report",
+    "write_report": "evaluate.output.report_page",
     "write_rows": "evaluate.results",
 }
 

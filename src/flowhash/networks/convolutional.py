@@ -1,4 +1,4 @@
-"""Convolutional backbones: the paper's NIN, a small residual network, and how they lay out images."""
+"""Convolutional backbones: the paper's NIN and a small residual network, and their layout."""
 
 from __future__ import annotations
 

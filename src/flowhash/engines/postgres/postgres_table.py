@@ -36,12 +36,29 @@ from flowhash.table.settings import Settings, SettingsProperties, check_encoder
 from flowhash.table.statistics import stats_of
 
 
-class PostgresTable(PostgresView):
+class PostgresTable(SettingsProperties):
     """A table on a PostgreSQL server, used as :class:`flowhash.HashTable` is.
 
     Make one with :meth:`create`, open one with :meth:`open`. Searches may run in many threads, up
     to eight at once; each sees one state of the table. Changes are transactions.
     """
+
+    def __init__(
+        self, server: Server, names: Names, facts: Facts, writable: bool, permitted: bool = True
+    ) -> None:
+        super().__init__(facts.settings)
+        self._server = server
+        self._names = names
+        self._writable = writable
+        self._permitted = permitted
+        self.distributed = facts.distributed
+        self._open = True
+        self._count = facts.items
+        self._changes = facts.changes
+        self._counts = Counts()
+        self._loads: tuple[int, NDArray[np.int64]] | None = None
+        self._stats: tuple[int, Stats] | None = None
+        self._empty = engine_arguments.memory_table(facts.settings)
 
     @classmethod
     def create(
@@ -147,6 +164,22 @@ class PostgresTable(PostgresView):
         finally:
             server.close()
 
+    @property
+    def address(self) -> str:
+        """Where it is, without a password."""
+        return self._place.shown
+
+    @property
+    def writable(self) -> bool:
+        """Whether items can be changed; :meth:`refresh` asks again for the right to it."""
+        return self._writable and self._permitted and self._open
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next item that is added without one."""
+        with self._using() as connection:
+            return self._facts(connection).next_id
+
     def add(
         self,
         codes: ArrayLike,
@@ -226,82 +259,6 @@ class PostgresTable(PostgresView):
             facts = locked(connection, self._names, self._place, self._settings)
             write_notes(connection, self._names, {**facts.notes, name: value})
 
-    def __enter__(self) -> PostgresTable:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if not self._writable:
-            raise StorageError(
-                f"{self.address} was opened to be searched only; open it with "
-                'mode="r+" to change it'
-            )
-
-
-def found_facts(place: str) -> Facts | None:
-    """What the registry says of a table; None where there is none."""
-    address = read_address(place)
-    server = Server(address, read_only=True)
-    try:
-        with server.using() as connection:
-            if not has_vector(connection):
-                return None
-            names = find_names(connection, address)
-            return read_facts(connection, names, address)
-    finally:
-        server.close()
-
-
-class PostgresView(SettingsProperties):
-    """The part of a table that reads.
-
-    Args:
-        server: open; closed with the table.
-        names: of the table's parts.
-        facts: what the registry said when it was opened.
-        writable: whether it was opened to be changed.
-        permitted: whether the server lets this user change it, as far as that is known.
-
-    Attributes:
-        distributed: whether Citus spreads it over nodes.
-    """
-
-    def __init__(
-        self, server: Server, names: Names, facts: Facts, writable: bool, permitted: bool = True
-    ) -> None:
-        super().__init__(facts.settings)
-        self._server = server
-        self._names = names
-        self._writable = writable
-        self._permitted = permitted
-        self.distributed = facts.distributed
-        self._open = True
-        self._count = facts.items
-        self._changes = facts.changes
-        self._counts = Counts()
-        self._loads: tuple[int, NDArray[np.int64]] | None = None
-        self._stats: tuple[int, Stats] | None = None
-        self._empty = engine_arguments.memory_table(facts.settings)
-
-    @property
-    def address(self) -> str:
-        """Where it is, without a password."""
-        return self._place.shown
-
-    @property
-    def writable(self) -> bool:
-        """Whether items can be changed; :meth:`refresh` asks again for the right to it."""
-        return self._writable and self._permitted and self._open
-
-    @property
-    def next_id(self) -> int:
-        """The id of the next item that is added without one."""
-        with self._using() as connection:
-            return self._facts(connection).next_id
-
     def notes(self) -> dict[str, Any]:
         """What commands have noted about the table."""
         with self._using() as connection:
@@ -375,6 +332,12 @@ class PostgresView(SettingsProperties):
             self._open = False
             self._server.close()
 
+    def __enter__(self) -> PostgresTable:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def __len__(self) -> int:
         self._check_open()
         return self._count
@@ -403,6 +366,14 @@ class PostgresView(SettingsProperties):
             f"<{type(self).__name__} at {self.address}: {state}, buckets={self.buckets}, "
             f"dim={self.dim}, active={self.active}, metric={self.metric!r}>"
         )
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if not self._writable:
+            raise StorageError(
+                f"{self.address} was opened to be searched only; open it with "
+                'mode="r+" to change it'
+            )
 
     @property
     def _place(self) -> Address:
@@ -464,6 +435,20 @@ class PostgresView(SettingsProperties):
         if self.id_kind != INT64:  # no row of PostgreSQL has such an id
             known = [None if "\0" in str(name) else name for name in known]
         return known
+
+
+def found_facts(place: str) -> Facts | None:
+    """What the registry says of a table; None where there is none."""
+    address = read_address(place)
+    server = Server(address, read_only=True)
+    try:
+        with server.using() as connection:
+            if not has_vector(connection):
+                return None
+            names = find_names(connection, address)
+            return read_facts(connection, names, address)
+    finally:
+        server.close()
 
 
 ITEM = "bucket, id, others, payload, embedding"

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flowhash.engines import engine_arguments
 from flowhash.engines.engine_arguments import memory_table
-from flowhash.engines.qdrant import points
+from flowhash.engines.qdrant import point_writes
 from flowhash.engines.qdrant.candidate_search import Searching
 from flowhash.engines.qdrant.client_connection import PATIENCE, Store, kept_open
 from flowhash.engines.qdrant.collection_marker import (
@@ -52,12 +52,26 @@ from flowhash.table.settings import Settings, SettingsProperties, check_encoder
 from flowhash.table.statistics import SAMPLE, stats_of
 
 
-class QdrantTable(QdrantChanging):
+class QdrantTable(SettingsProperties):
     """A table in a collection of Qdrant, used as :class:`flowhash.HashTable` is.
 
     Make one with :meth:`create`, open one with :meth:`open`. Searches may run in many threads. One
     writer at a time: Qdrant has no transactions and no locks.
     """
+
+    _figures: tuple[int, Stats] | None = None
+
+    def __init__(self, store: Store, facts: Facts, writable: bool) -> None:
+        super().__init__(facts.settings)
+        self._store = store
+        self._facts = facts
+        self._writable = writable
+        self._items = -1
+        self._open = True
+        self._memory = Memory()
+        self._writing = threading.RLock()
+        self._empty = memory_table(facts.settings)
+        self._token = secrets.token_hex(8)
 
     @classmethod
     def create(
@@ -157,6 +171,21 @@ class QdrantTable(QdrantChanging):
         table._now()
         return table
 
+    @property
+    def address(self) -> str:
+        """Where it is, without a key."""
+        return self._store.address.shown
+
+    @property
+    def writable(self) -> bool:
+        """Whether items can be changed through this object."""
+        return self._writable and self._open
+
+    @property
+    def next_id(self) -> int:
+        """The id of the next item that is added without one."""
+        return self._now().next_id
+
     def add(
         self,
         codes: ArrayLike,
@@ -192,8 +221,8 @@ class QdrantTable(QdrantChanging):
             known = items.counted_from(facts.next_id)
             if len(known):
                 self._refuse_strangers(items.table)
-                with self._change(facts, **points.begun(facts, items, known)):
-                    for _ in points.put(
+                with self._change(facts, **point_writes.begun(facts, items, known)):
+                    for _ in point_writes.put(
                         self._store, settings, items, facts.next_id, self._at_once()
                     ):
                         set_facts(self._store, writing=self._claim())
@@ -205,11 +234,11 @@ class QdrantTable(QdrantChanging):
         wanted = read_ids(ids, self._facts.settings.ids)
         names = list(dict.fromkeys(wanted.value(place) for place in range(len(wanted))))
         with self._changing() as facts:
-            fields = points.name_fields(self._facts.settings)
+            fields = point_writes.name_fields(self._facts.settings)
             found = self._points(names, fields, vectors=False)
             if found:
                 with self._change(facts):
-                    points.take(self._store, [point.id for point in found])
+                    point_writes.take(self._store, [point.id for point in found])
         return len(found)
 
     def search(
@@ -257,59 +286,6 @@ class QdrantTable(QdrantChanging):
         self._open = False
         self._store.close()
 
-    def __delitem__(self, item: int | str) -> None:
-        if item not in self or not self.delete([item]):
-            raise KeyError(item)
-
-    def __enter__(self) -> QdrantTable:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
-
-
-def refuse_distribute(distribute: bool) -> None:
-    """Refuse what only Citus does."""
-    if distribute:
-        raise InputError("--distribute is for PostgreSQL with Citus; Qdrant shards by itself")
-
-
-NUMBERS = 1 << 19  # of vectors that one request brings or carries at the most
-POINTS = 4096  # the same for points
-
-
-class QdrantView(SettingsProperties):
-    """The part of a table on Qdrant that reads single items.
-
-    Qdrant has no snapshots: a reader may see a part of a change while it is made.
-    """
-
-    def __init__(self, store: Store, facts: Facts, writable: bool) -> None:
-        super().__init__(facts.settings)
-        self._store = store
-        self._facts = facts
-        self._writable = writable
-        self._items = -1
-        self._open = True
-        self._memory = Memory()
-        self._writing = threading.RLock()
-        self._empty = memory_table(facts.settings)
-
-    @property
-    def address(self) -> str:
-        """Where it is, without a key."""
-        return self._store.address.shown
-
-    @property
-    def writable(self) -> bool:
-        """Whether items can be changed through this object."""
-        return self._writable and self._open
-
-    @property
-    def next_id(self) -> int:
-        """The id of the next item that is added without one."""
-        return self._now().next_id
-
     def notes(self) -> dict[str, Any]:
         """What commands have noted about it."""
         notes: dict[str, Any] = json.loads(self._now().notes)
@@ -348,6 +324,59 @@ class QdrantView(SettingsProperties):
                 kept = kept[size:]
         if kept:
             yield stored_of(settings, kept, payloads)
+
+    def sample(self, count: int, seed: int) -> tuple[int, list[Item]]:
+        """How many items there are, and a random sample of them; the same for the same seed."""
+        facts = self._now()
+        return self._items, self._items_of(self._drawn(facts, ALL, self._items, count, seed))
+
+    def bucket_items(self, bucket: int, count: int, seed: int) -> list[Item]:
+        """A random sample of the items in a bucket."""
+        facts = self._now()
+        total = self._load(facts, bucket)
+        return self._items_of(self._drawn(facts, _inside(bucket), total, count, seed))
+
+    def bucket_payloads(
+        self, bucket: int, count: int, seed: int
+    ) -> tuple[int, list[dict[str, Any] | None]]:
+        """How many items a bucket holds, and the payloads of a random sample of them."""
+        facts = self._now()
+        total = self._load(facts, bucket)
+        drawn = self._drawn(facts, _inside(bucket), total, count, seed, [TEXT])
+        return total, [unpacked(point.payload) for point in drawn]
+
+    def bucket_loads(self) -> NDArray[np.int64]:
+        """How many items each bucket holds [d]."""
+        return self._counter(self._now()).loads().copy()
+
+    def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
+        """The buckets of each item, ascending; None for those that are not there."""
+        self._check_open()
+        settings = self._facts.settings
+        wanted = read_ids(ids, settings.ids)
+        names = [wanted.value(place) for place in range(len(wanted))]
+        found = self._points(names, [CODE, NAME], vectors=False)
+        codes = {item_id(settings, point): code_of(settings, point) for point in found}
+        return [codes.get(name) for name in names]
+
+    def stats(self) -> Stats:
+        """Loads of buckets, measured and expected SUF, bytes; kept until the table changes."""
+        facts = self._now()
+        kept = self._figures
+        if kept is None or kept[0] != facts.change or facts.writing:
+            kept = (facts.change, self._measured(facts))
+            self._figures = kept
+        return kept[1]
+
+    def __delitem__(self, item: int | str) -> None:
+        if item not in self or not self.delete([item]):
+            raise KeyError(item)
+
+    def __enter__(self) -> QdrantTable:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
 
     def __len__(self) -> int:
         self._check_open()
@@ -449,64 +478,6 @@ class QdrantView(SettingsProperties):
             if offset is None:
                 return
 
-
-LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
-STRETCHES = 16  # places where a sample begins to read
-COUNTED = 200  # items of a large table whose own buckets are counted to measure SUF with k > 1
-
-
-class QdrantBrowsing(QdrantView):
-    """The part of a table on Qdrant that looks at many items.
-
-    A sample of a large table, or bucket, reads what follows 16 random places in the order of the
-    points: as good as random for strings, and for numbers unless neighbours in number are alike.
-    """
-
-    _figures: tuple[int, Stats] | None = None
-
-    def sample(self, count: int, seed: int) -> tuple[int, list[Item]]:
-        """How many items there are, and a random sample of them; the same for the same seed."""
-        facts = self._now()
-        return self._items, self._items_of(self._drawn(facts, ALL, self._items, count, seed))
-
-    def bucket_items(self, bucket: int, count: int, seed: int) -> list[Item]:
-        """A random sample of the items in a bucket."""
-        facts = self._now()
-        total = self._load(facts, bucket)
-        return self._items_of(self._drawn(facts, _inside(bucket), total, count, seed))
-
-    def bucket_payloads(
-        self, bucket: int, count: int, seed: int
-    ) -> tuple[int, list[dict[str, Any] | None]]:
-        """How many items a bucket holds, and the payloads of a random sample of them."""
-        facts = self._now()
-        total = self._load(facts, bucket)
-        drawn = self._drawn(facts, _inside(bucket), total, count, seed, [TEXT])
-        return total, [unpacked(point.payload) for point in drawn]
-
-    def bucket_loads(self) -> NDArray[np.int64]:
-        """How many items each bucket holds [d]."""
-        return self._counter(self._now()).loads().copy()
-
-    def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
-        """The buckets of each item, ascending; None for those that are not there."""
-        self._check_open()
-        settings = self._facts.settings
-        wanted = read_ids(ids, settings.ids)
-        names = [wanted.value(place) for place in range(len(wanted))]
-        found = self._points(names, [CODE, NAME], vectors=False)
-        codes = {item_id(settings, point): code_of(settings, point) for point in found}
-        return [codes.get(name) for name in names]
-
-    def stats(self) -> Stats:
-        """Loads of buckets, measured and expected SUF, bytes; kept until the table changes."""
-        facts = self._now()
-        kept = self._figures
-        if kept is None or kept[0] != facts.change or facts.writing:
-            kept = (facts.change, self._measured(facts))
-            self._figures = kept
-        return kept[1]
-
     def _load(self, facts: Facts, bucket: int) -> int:
         return self._counter(facts).unions([frozenset([bucket])])[frozenset([bucket])]
 
@@ -593,34 +564,6 @@ class QdrantBrowsing(QdrantView):
         counts = self._counter(facts).unions(unions)
         return float(np.mean([counts[union] - 1 for union in unions]))
 
-
-def _inside(bucket: int) -> Chosen:
-    """The points in a bucket."""
-    only = ALL.filter([bucket])
-    assert only is not None
-    return Chosen((only,))
-
-
-def _place(facts: Facts, generator: np.random.Generator) -> PointId:
-    """A random place in the order of the points."""
-    if facts.settings.ids == STRING:
-        return point_id(str(generator.integers(1 << 62)))
-    low, high = facts.lowest, max(facts.lowest + 1, facts.next_id)
-    return point_id(low + int(generator.random() * (high - low)))
-
-
-# Seconds after which a writer that says nothing is taken for dead. It speaks between requests, so
-# that one which waits for a slow server must not be.
-LEASE = 2 * PATIENCE
-
-
-class QdrantChanging(QdrantBrowsing):
-    """The part of a table on Qdrant that says when changes begin and end."""
-
-    def __init__(self, store: Store, facts: Facts, writable: bool) -> None:
-        super().__init__(store, facts, writable)
-        self._token = secrets.token_hex(8)
-
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Facts]:
         """The facts to change, after what an earlier writer left behind was taken back."""
@@ -631,7 +574,7 @@ class QdrantChanging(QdrantBrowsing):
             if facts.pending is not None:
                 low, high = facts.pending
                 with self._change(facts):
-                    points.take(self._store, list(range(low, high)))
+                    point_writes.take(self._store, list(range(low, high)))
                 facts = self._now()
             yield facts
 
@@ -683,3 +626,38 @@ class QdrantChanging(QdrantBrowsing):
                         f"the id {owners[point.id]!r} has the point of another id that is stored; "
                         "change it"
                     )
+
+
+def refuse_distribute(distribute: bool) -> None:
+    """Refuse what only Citus does."""
+    if distribute:
+        raise InputError("--distribute is for PostgreSQL with Citus; Qdrant shards by itself")
+
+
+NUMBERS = 1 << 19  # of vectors that one request brings or carries at the most
+POINTS = 4096  # the same for points
+
+
+LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
+STRETCHES = 16  # places where a sample begins to read
+COUNTED = 200  # items of a large table whose own buckets are counted to measure SUF with k > 1
+
+
+def _inside(bucket: int) -> Chosen:
+    """The points in a bucket."""
+    only = ALL.filter([bucket])
+    assert only is not None
+    return Chosen((only,))
+
+
+def _place(facts: Facts, generator: np.random.Generator) -> PointId:
+    """A random place in the order of the points."""
+    if facts.settings.ids == STRING:
+        return point_id(str(generator.integers(1 << 62)))
+    low, high = facts.lowest, max(facts.lowest + 1, facts.next_id)
+    return point_id(low + int(generator.random() * (high - low)))
+
+
+# Seconds after which a writer that says nothing is taken for dead. It speaks between requests, so
+# that one which waits for a slow server must not be.
+LEASE = 2 * PATIENCE

@@ -24,16 +24,15 @@ from flowhash.engines.qdrant.collection_marker import (
     make_collection,
     set_facts,
 )
+from flowhash.engines.qdrant.point_writes import longest, put_some
 from flowhash.engines.qdrant.points import (
     DIRECTION,
     EMBEDDING,
     PAYLOAD,
     TEXT,
     directions,
-    longest,
     packed,
     point_id,
-    put_some,
     stored_of,
 )
 from flowhash.engines.qdrant.qdrant_address import read_address

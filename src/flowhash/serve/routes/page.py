@@ -12,7 +12,7 @@ from starlette.responses import Response
 from flowhash.serve.errors import ProblemError
 from flowhash.serve.request_guard import PAGE_POLICY
 
-FOLDER = Path(__file__).parent / "page"
+FOLDER = Path(__file__).parent.parent / "page"
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
