@@ -14,12 +14,11 @@ import psycopg
 
 from flowhash import HashTable
 from flowhash.engines import RemoteEngine, copy, open_engine, postgres
-from flowhash.engines.postgres import schema
-from flowhash.engines.postgres import transactions as writing
+from flowhash.engines.postgres import schema, transactions as writing
 from flowhash.engines.postgres.connection_pool import Server, Vector
 from flowhash.engines.postgres.postgres_address import read_address
+from flowhash.engines.postgres.row_source import Source
 from flowhash.engines.postgres.schema import find_names
-from flowhash.engines.postgres.table_load import Source
 from measure import median, seconds
 
 DIM, BUCKETS, TOP = 64, 256, 16

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flowhash.learn import NPairsLoss, TripletLoss, gated_distance
+from flowhash.learn import NPairsLoss, TripletLoss, gated_metrics as gated_distance
 from flowhash.learn.batch_codes import Coder
 from flowhash.learn.losses import MetricLoss
 from flowhash.networks import EmbeddingNetwork, build_backbone

@@ -5,84 +5,42 @@ The package imports nothing heavy by itself; the names below load their room whe
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flowhash.extras import require
+from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from flowhash.codes import (
-        Assignment,
-        assign_codes,
-        class_means,
-        item_objective,
-        objective,
-        ordered_buckets,
-        topk_codes,
-        upper_bound_gap,
+        Assignment as Assignment,
+        assign_codes as assign_codes,
+        class_means as class_means,
+        item_objective as item_objective,
+        objective as objective,
+        ordered_buckets as ordered_buckets,
+        topk_codes as topk_codes,
+        upper_bound_gap as upper_bound_gap,
     )
-    from flowhash.encoder import Encoded, Encoder
+    from flowhash.encoder import Encoded as Encoded, Encoder as Encoder
     from flowhash.errors import (
-        DamagedFileError,
-        ForbiddenError,
-        InputError,
-        LockedTableError,
-        MissingExtraError,
-        SolverError,
-        StorageError,
-        TrainingError,
+        DamagedFileError as DamagedFileError,
+        ForbiddenError as ForbiddenError,
+        InputError as InputError,
+        LockedTableError as LockedTableError,
+        MissingExtraError as MissingExtraError,
+        SolverError as SolverError,
+        StorageError as StorageError,
+        TrainingError as TrainingError,
     )
-    from flowhash.estimator import FlowHasher
-    from flowhash.table import HashTable, Hits, Item, Stats, Stored
+    from flowhash.estimator import FlowHasher as FlowHasher
+    from flowhash.table import (
+        HashTable as HashTable,
+        Hits as Hits,
+        Item as Item,
+        Stats as Stats,
+        Stored as Stored,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Assignment",
-    "DamagedFileError",
-    "Encoded",
-    "Encoder",
-    "FlowHasher",
-    "ForbiddenError",
-    "HashTable",
-    "Hits",
-    "InputError",
-    "Item",
-    "LockedTableError",
-    "MissingExtraError",
-    "SolverError",
-    "Stats",
-    "StorageError",
-    "Stored",
-    "TrainingError",
-    "__version__",
-    "assign_codes",
-    "class_means",
-    "item_objective",
-    "objective",
-    "ordered_buckets",
-    "topk_codes",
-    "upper_bound_gap",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its room on first use (PEP 562)."""
-    if name in __all__:
-        room = "flowhash.codes"
-        if name.endswith("Error"):
-            room = "flowhash.errors"
-        elif name in ("HashTable", "Hits", "Item", "Stats", "Stored"):
-            room = "flowhash.table"
-        elif name in ("Encoded", "Encoder"):
-            require("torch", "learn")
-            room = "flowhash.encoder"
-        elif name == "FlowHasher":
-            require("torch", "learn")
-            room = "flowhash.estimator"
-        return getattr(importlib.import_module(room), name)
-    raise AttributeError(f"module 'flowhash' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__, __getattr__, __dir__ = lazy_exports(__spec__)
+__all__ += ["__version__"]

@@ -23,13 +23,11 @@ from flowhash.bulk import (
     Source,
     encode,
     index,
+    neighbour_join as neighbours,
+    ray_runner as cluster_module,
     read_answers,
     search,
 )
-from flowhash.bulk import (
-    neighbour_join as neighbours,
-)
-from flowhash.bulk import ray_runner as cluster_module
 from flowhash.bulk.ray_connection import Head, connect, head_of
 from flowhash.bulk.runners import Done
 from flowhash.errors import DamagedFileError, InputError

@@ -15,21 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flowhash.bulk import (
     Interrupted,
     LocalRunner,
     TableChoices,
     Work,
-    index,
-)
-from flowhash.bulk import (
     build_table as building,
-)
-from flowhash.bulk import (
     build_table as indexing,
+    index,
 )
 from flowhash.bulk.parquet_columns import read_columns
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError

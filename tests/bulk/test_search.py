@@ -13,18 +13,15 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flowhash.bulk import (
     LocalRunner,
+    neighbour_join as neighbours,
     read_answers,
     search,
+    work_folder as work_module,
 )
-from flowhash.bulk import (
-    neighbour_join as neighbours,
-)
-from flowhash.bulk import work_folder as work_module
 from flowhash.bulk.parquet_columns import new_file
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable

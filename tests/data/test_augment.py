@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
 from flowhash.data.item_sources import ArrayItems

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowhash.data import LabelledItems, stratified
 from flowhash.data.files.array_files import read_npy, release_pages

@@ -6,8 +6,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from PIL import Image
 
 from flowhash.data.item_payloads import picture_of, plain, thumbnail

@@ -16,39 +16,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 pytest.importorskip("qdrant_client", reason="the tests of Qdrant need flowhash[qdrant]")
 
 from qdrant_client import QdrantClient, models
 
-from flowhash.engines import RemoteEngine, copy, create_engine, engine_exists, open_engine
-from flowhash.engines import qdrant as room
+from flowhash.engines import (
+    RemoteEngine,
+    copy,
+    create_engine,
+    engine_exists,
+    open_engine,
+    qdrant as room,
+)
 from flowhash.engines.exact_answers import SPARE
 from flowhash.engines.qdrant import (
     candidate_search as searching,
-)
-from flowhash.engines.qdrant import (
     client_connection as connecting,
-)
-from flowhash.engines.qdrant import (
     collection_marker as marker,
-)
-from flowhash.engines.qdrant import (
     point_writes,
     points,
-)
-from flowhash.engines.qdrant import (
     qdrant_table as browsing,
-)
-from flowhash.engines.qdrant import (
     qdrant_table as changing,
-)
-from flowhash.engines.qdrant import (
     qdrant_table as view,
-)
-from flowhash.engines.qdrant import (
     table_upload as copies,
 )
 from flowhash.engines.qdrant.point_filter import ALL

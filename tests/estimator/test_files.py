@@ -12,8 +12,7 @@ import pytest
 
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError, StorageError
-from flowhash.estimator import FlowHasher
-from flowhash.estimator import hasher_files as files
+from flowhash.estimator import FlowHasher, hasher_files as files
 from flowhash.table import HashTable
 from tests.estimator.clouds import clouds, quick
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from flowhash.errors import InputError
-from flowhash.estimator import FlowHasher
-from flowhash.estimator import flow_hasher as hasher
+from flowhash.estimator import FlowHasher, flow_hasher as hasher
 from tests.estimator.clouds import clouds, quick
 from tests.estimator.test_files import same
 

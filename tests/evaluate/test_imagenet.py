@@ -18,8 +18,7 @@ from flowhash.cli import main
 from flowhash.data import Splits
 from flowhash.encoder import Encoder
 from flowhash.evaluate import paper_experiment
-from flowhash.evaluate.reproduction import experiment_plan as plans
-from flowhash.evaluate.reproduction import reproduce_paper as reproduction
+from flowhash.evaluate.reproduction import experiment_plan as plans, reproduce_paper as reproduction
 
 LABELS = np.array([1, 3, 500, 1000])  # of the thousand; the official ones start at 1
 MEAN = np.random.default_rng(1).uniform(100, 150, 3072)

@@ -8,8 +8,7 @@ from typing import Any
 import faiss
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
@@ -28,10 +27,8 @@ from flowhash.evaluate import (
     TopDimensions,
     VectorQuantisation,
 )
-from flowhash.evaluate.comparison import methods as methods_room
-from flowhash.evaluate.comparison import methods as rooms
-from flowhash.evaluate.comparison import timing
-from flowhash.evaluate.comparison.comparison import run_all
+from flowhash.evaluate.comparison import methods as methods_room, methods as rooms, timing
+from flowhash.evaluate.comparison.all_methods import run_all
 from flowhash.evaluate.comparison.example_queries import some_buckets
 from flowhash.evaluate.comparison.methods import fit_centroids, fit_classifier
 

@@ -15,8 +15,7 @@ from flowhash.evaluate.output.report_page import picture, render_report, write_r
 from flowhash.evaluate.output.result_grid import SPACE
 from flowhash.evaluate.results import METHODS, Buckets, Example, Report
 from tests.evaluate import report_pages as pages
-from tests.evaluate.test_tables import row as table_row
-from tests.evaluate.test_tables import with_intervals
+from tests.evaluate.test_tables import row as table_row, with_intervals
 
 HOSTILE = '<script>alert("x")</script>&_$y$"\'>-->'
 

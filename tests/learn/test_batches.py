@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flowhash.data.augmentation import Augmentation
 from flowhash.learn.batches import Batch, Batches, WithLabels

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flowhash.errors import InputError
-from flowhash.learn import gated_distance, gated_product
+from flowhash.learn import gated_metrics as gated_distance, gated_product
 from tests.learn import oracles
 
 Gated = Callable[[Tensor, Tensor], Tensor]

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from flowhash.errors import InputError
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share

@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from flowhash.errors import InputError
 from flowhash.quality import (
     paired_bootstrap as bootstrap,
-)
-from flowhash.quality import (
     percentile_interval,
     resampled_sums,
 )

@@ -177,8 +177,7 @@ def test_the_document_describes_every_route(servers: Servers) -> None:
 
 
 def test_the_examples_are_true() -> None:
-    from flowhash.serve.schemas import openapi as examples
-    from flowhash.serve.schemas import responses as replies
+    from flowhash.serve.schemas import openapi as examples, responses as replies
     from flowhash.serve.schemas.requests import SEARCHES, NewEmbedding, NewItems, NewVector
 
     models = {

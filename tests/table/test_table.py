@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
-from flowhash.table import HashTable, arguments
-from flowhash.table import ids as ids_module
+from flowhash.table import HashTable, arguments, ids as ids_module
 from flowhash.table.segments.builder import Draft
 from flowhash.table.storage import segment_file as mapped
 from tests.table.oracles import Model, brute_force, contents, differences, model_contents, put

@@ -25,10 +25,7 @@ from flowhash.bulk.work_folder import (
 )
 from flowhash.durable_files import flush_folder, naming, replace_file
 from flowhash.errors import InputError, StorageError
-from flowhash.table import HashTable
-from flowhash.table.segments.segment import SegmentFile, State
-from flowhash.table.settings import Settings, check_vectors
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table import Folder, HashTable, SegmentFile, Settings, State, check_vectors
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
 SEGMENT_BYTES = 1 << 28  # of embeddings in a segment

@@ -134,7 +134,7 @@ class Encoding:
 
 def facts_of(encoder: Encoder) -> dict[str, Any]:
     """What a file says of the encoder; it is the same in all files."""
-    from flowhash.encoder.encoder_tables import moves_vectors
+    from flowhash.encoder import moves_vectors
 
     moved = {"moved": True} if moves_vectors(encoder) else {}
     return {

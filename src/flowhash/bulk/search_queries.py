@@ -24,11 +24,10 @@ from flowhash.bulk.work_folder import (
     identity_of,
     part_name,
 )
-from flowhash.data.files.array_files import npz_array, npz_names
+from flowhash.data import npz_array, npz_names
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table.ids import Strings, pack
-from flowhash.table.settings import Settings, check_vectors
+from flowhash.table import Settings, Strings, check_vectors, pack
 
 ROWS = 25_000  # queries of a part: so many that a bucket is multiplied with hundreds of them
 ANSWERS = 1 << 22  # places for hits of a part, which bound its memory

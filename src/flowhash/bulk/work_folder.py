@@ -16,9 +16,7 @@ from flowhash.bulk.runners import Job, Runner
 from flowhash.durable_files import OLD_STRAY, naming, replace_file
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError, reason
 from flowhash.progress_bars import shown
-from flowhash.table import HashTable
-from flowhash.table.settings import Settings
-from flowhash.table.storage.manifest import load
+from flowhash.table import HashTable, Settings, load
 
 PLAN = "_plan.json"
 FORMAT, VERSION = "flowhash-bulk", 1

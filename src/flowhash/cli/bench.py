@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.cli.reply import Reply
-from flowhash.codes import assign_codes
-from flowhash.codes.ortools_solver import ortools_codes
+from flowhash.codes import assign_codes, ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked

@@ -23,8 +23,7 @@ from flowhash.extras import require
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
-    from flowhash.bulk import Choices, Source, TableChoices, Work
-    from flowhash.bulk.runners import Runner
+    from flowhash.bulk import Choices, Runner, Source, TableChoices, Work
 
 ENCODED = "_encode.toml"  # beside the encoded files; it names encoder and items
 
@@ -125,8 +124,7 @@ def search(
     device: str, split: str, opening: dict[str, Any], running: Running, reply: Reply,
 ) -> None:  # fmt: skip
     """Search, after encoding the queries if an encoder is given."""
-    from flowhash.bulk import Choices, encode, search
-    from flowhash.bulk.work_folder import ENCODED as FOLDER
+    from flowhash.bulk import ENCODED as FOLDER, Choices, encode, search
 
     place = Path(queries).expanduser()
     device = running.device(device) if encoder is not None else "cpu"
@@ -154,6 +152,8 @@ def search(
 def neighbours(table: Path, out: Path, top: int, running: Running, reply: Reply) -> None:
     """Join the table with itself."""
     with _working(out, reply) as told, running.runner() as runner:
+        from flowhash.bulk import neighbours
+
         work = neighbours(
             table, out, runner, top=top, rows=running.rows, restart=running.restart,
             show=not reply.quiet,

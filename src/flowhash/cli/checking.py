@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from flowhash.engines import RemoteEngine
 from flowhash.progress_bars import shown
-from flowhash.table import Stored
-from flowhash.table.ids import STRING, string_ids
+from flowhash.table import STRING, Stored, string_ids
 
 
 def engine_faults(engine: RemoteEngine, show: bool) -> list[str]:

@@ -11,8 +11,7 @@ import typer
 from flowhash.cli.fit import described
 from flowhash.cli.opening import in_our_words, opened
 from flowhash.cli.reply import Reply, count
-from flowhash.data import NAMED, ImageFolder, LabelledItems, Splits, open_data
-from flowhash.data.sets.image_folders import find_images
+from flowhash.data import NAMED, ImageFolder, LabelledItems, Splits, find_images, open_data
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked

@@ -10,8 +10,7 @@ from flowhash.cli.config import write_section
 from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
 from flowhash.cli.opening import opened
 from flowhash.cli.reply import Reply
-from flowhash.data import Splits, open_collection, open_data
-from flowhash.data.sets.handwritten_digits import draw_digit
+from flowhash.data import Splits, draw_digit, open_collection, open_data
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -43,9 +42,8 @@ class Learned:
 
 def learn_digits(out: Path, device: str, reply: Reply) -> Learned:
     """Train on digits, put all methods through the table, write the report, index."""
-    from flowhash.evaluate import evaluate
-    from flowhash.evaluate.output.write_results import write_evaluation
-    from flowhash.learn.training_log import read_journal
+    from flowhash.evaluate import evaluate, write_evaluation
+    from flowhash.learn import read_journal
 
     splits = open_data("digits")
     encoders = _digits_encoders(splits, out, device, reply)
@@ -81,10 +79,7 @@ def learn_cifar100(
     out: Path, folder: Path | None, download: bool, device: str, reply: Reply
 ) -> Learned:
     """The same on CIFAR-100, by the plan that reproduces the paper on two cores."""
-    from flowhash.evaluate import reproduce
-    from flowhash.evaluate.output.write_results import write_reproduction
-    from flowhash.evaluate.reproduction.experiment_plan import make_plan
-    from flowhash.evaluate.reproduction.trained_networks import Trainings
+    from flowhash.evaluate import Trainings, make_plan, reproduce, write_reproduction
 
     opening: dict[str, Any] = {"folder": folder, "download": download}
     opening = {name: value for name, value in opening.items() if value}

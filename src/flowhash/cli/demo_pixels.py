@@ -137,7 +137,7 @@ def _print_bound(
 
 
 def _print_race(console: Console, means: NDArray[np.float64], active: int, penalty: float) -> None:
-    from flowhash.codes.ortools_solver import ortools_codes
+    from flowhash.codes import ortools_codes
 
     penalties = np.full(means.shape[1], penalty)
     try:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data import Collection
-from flowhash.data.item_payloads import NAME
+from flowhash.data import NAME, Collection
 from flowhash.engines import RemoteEngine
 from flowhash.table import HashTable
 

@@ -28,9 +28,8 @@ def evaluate(
 ) -> None:
     """Load the encoder, open the data, compare, print the table, write the report."""
     require_evaluation()
-    from flowhash.evaluate import evaluate
-    from flowhash.evaluate.output.write_results import write_evaluation
-    from flowhash.learn.training_log import read_journal
+    from flowhash.evaluate import evaluate, write_evaluation
+    from flowhash.learn import read_journal
 
     encoder = load_encoder(run)
     if encoder.preprocessing.size is not None and Path(data).expanduser().is_dir():

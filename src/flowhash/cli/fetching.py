@@ -15,12 +15,10 @@ from flowhash.cli.aside import aside
 from flowhash.cli.notes import Notes, shown
 from flowhash.cli.reply import Reply, count
 from flowhash.durable_files import flush_folder
-from flowhash.engines import RemoteEngine, open_engine
-from flowhash.engines.engine_address import SCHEMES, scheme_of
+from flowhash.engines import SCHEMES, RemoteEngine, open_engine, scheme_of
 from flowhash.errors import InputError, StorageError
 from flowhash.progress_bars import shown as with_bar
-from flowhash.table import HashTable, Stored
-from flowhash.table.ids import INT64
+from flowhash.table import INT64, HashTable, Stored
 
 WRAP = 1 << 64
 SNAPSHOTS = {"postgres"}  # engines whose batches are of one state

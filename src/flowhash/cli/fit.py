@@ -45,8 +45,7 @@ def fit(
 ) -> None:
     """Open the data, settle the settings, train both stages, say where the encoder is."""
     require("torch", "learn")
-    from flowhash.learn import train
-    from flowhash.learn.distributed import join
+    from flowhash.learn import join, train
 
     folder = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
     processes = join(device)

@@ -24,9 +24,7 @@ from flowhash.cli.opening import (
 )
 from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED, Collection, open_collection
-from flowhash.engines import BrowsedEngine, is_address
-from flowhash.engines.engine_address import SCHEMES, scheme_of
-from flowhash.engines.engine_registry import room_of
+from flowhash.engines import SCHEMES, BrowsedEngine, is_address, room_of, scheme_of
 from flowhash.errors import InputError, StorageError
 
 if TYPE_CHECKING:

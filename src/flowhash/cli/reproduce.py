@@ -54,9 +54,7 @@ def reproduce(
     if plan.seeds < 1:
         raise InputError(f"seeds is {plan.seeds}; expected one or more")
     require_evaluation()
-    from flowhash.evaluate import reproduce
-    from flowhash.evaluate.output.write_results import write_reproduction
-    from flowhash.evaluate.reproduction.experiment_plan import make_plan
+    from flowhash.evaluate import make_plan, reproduce, write_reproduction
 
     # A wrong name is found before the data is opened.
     made = make_plan(plan.data, plan.loss, plan.preset)
@@ -82,7 +80,7 @@ def reproduce(
 
 def _solver_figure(place: Path, reply: Reply) -> list[Path]:
     """Figure 2: the solver's time for each size, measured now."""
-    from flowhash.evaluate.output.figures import measure_solver, solver_figure
+    from flowhash.evaluate import measure_solver, solver_figure
 
     reply.say("measure the solver (Figure 2)")
     return solver_figure(measure_solver(), place / "figure-2")

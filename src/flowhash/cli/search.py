@@ -12,11 +12,7 @@ from typing import Any
 from flowhash.cli.notes import Notes, own_encoder, place_of, shown
 from flowhash.cli.opening import encoder_folder, load_encoder
 from flowhash.cli.reply import Reply
-from flowhash.data.data_registry import FILES
-from flowhash.data.files.array_files import read_npy
-from flowhash.data.files.image_files import SUFFIXES
-from flowhash.data.item_payloads import LABEL, NAME, plain
-from flowhash.data.sets.embedding_arrays import any_arrays
+from flowhash.data import FILES, LABEL, NAME, SUFFIXES, any_arrays, plain, read_npy
 from flowhash.engines import BrowsedEngine, RemoteEngine, open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
@@ -144,7 +140,7 @@ def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
 
 
 def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[Query]:
-    from flowhash.encoder.encoder_tables import check_table
+    from flowhash.encoder import check_table
 
     check_table(encoder, table)
     path = Path(text).expanduser()

@@ -14,8 +14,7 @@ from flowhash.cli.reply import Reply, count, size
 from flowhash.engines import open_any, open_engine
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table import HashTable, Stats
-from flowhash.table.integrity import folder_faults
+from flowhash.table import HashTable, Stats, folder_faults
 
 
 def check(text: str, reply: Reply) -> None:

@@ -4,17 +4,26 @@
 of a mini-batch's classes that are optimal together (Theorem 1).
 """
 
-from flowhash.codes.assignment import Assignment, assign_codes
-from flowhash.codes.objectives import class_means, item_objective, objective, upper_bound_gap
-from flowhash.codes.top_buckets import ordered_buckets, topk_codes
+from __future__ import annotations
 
-__all__ = [
-    "Assignment",
-    "assign_codes",
-    "class_means",
-    "item_objective",
-    "objective",
-    "ordered_buckets",
-    "topk_codes",
-    "upper_bound_gap",
-]
+from typing import TYPE_CHECKING
+
+from flowhash.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flowhash.codes.assignment import Assignment as Assignment, assign_codes as assign_codes
+    from flowhash.codes.objectives import (
+        class_means as class_means,
+        item_objective as item_objective,
+        objective as objective,
+        upper_bound_gap as upper_bound_gap,
+    )
+    from flowhash.codes.top_buckets import (
+        ordered_buckets as ordered_buckets,
+        topk_codes as topk_codes,
+    )
+
+if TYPE_CHECKING:  # for other rooms
+    from flowhash.codes.ortools_solver import ortools_codes as ortools_codes
+
+__all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import finite, matrix
-from flowhash.codes.assignment import active_count, code_matrix, penalties, summable
+from flowhash.codes.code_arguments import active_count, code_matrix, penalties, summable
 from flowhash.errors import InputError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import finite, float_bits, matrix, row_reaches
-from flowhash.codes.assignment import active_count
+from flowhash.codes.code_arguments import active_count
 from flowhash.compile import kernel
 from flowhash.errors import InputError
 from flowhash.threads import in_shards

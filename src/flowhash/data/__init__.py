@@ -7,78 +7,70 @@ its name on the package, and would hide the function.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.data.augmentation import Augmentation
-    from flowhash.data.data_registry import open_data
-    from flowhash.data.item_collection import Collection, open_collection
-    from flowhash.data.item_sources import Items
-    from flowhash.data.labelled_data import (
-        LabelledItems,
-        Splits,
-        open_pairs,
-        stratified,
-        unseen_classes,
+    from flowhash.data.augmentation import Augmentation as Augmentation
+    from flowhash.data.data_registry import open_data as open_data
+    from flowhash.data.item_collection import (
+        Collection as Collection,
+        open_collection as open_collection,
     )
-    from flowhash.data.preprocess import Preprocessing
-    from flowhash.data.sets.cifar import cifar100
-    from flowhash.data.sets.embedding_arrays import arrays
-    from flowhash.data.sets.handwritten_digits import digits
-    from flowhash.data.sets.image_folders import ImageFolder, image_folder
-    from flowhash.data.sets.imagenet import imagenet32
+    from flowhash.data.item_sources import Items as Items
+    from flowhash.data.labelled_data import (
+        LabelledItems as LabelledItems,
+        Splits as Splits,
+        open_pairs as open_pairs,
+        stratified as stratified,
+        unseen_classes as unseen_classes,
+    )
+    from flowhash.data.preprocess import Preprocessing as Preprocessing
+    from flowhash.data.sets.cifar import cifar100 as cifar100
+    from flowhash.data.sets.embedding_arrays import arrays as arrays
+    from flowhash.data.sets.handwritten_digits import digits as digits
+    from flowhash.data.sets.image_folders import (
+        ImageFolder as ImageFolder,
+        image_folder as image_folder,
+    )
+    from flowhash.data.sets.imagenet import imagenet32 as imagenet32
+
+if TYPE_CHECKING:  # for other rooms
+    from flowhash.data.data_arguments import (
+        checked_pairs as checked_pairs,
+        whole_number as whole_number,
+    )
+    from flowhash.data.data_registry import FILES as FILES
+    from flowhash.data.files.array_files import (
+        npz_array as npz_array,
+        npz_names as npz_names,
+        read_npy as read_npy,
+        release_pages as release_pages,
+    )
+    from flowhash.data.files.image_files import (
+        DRAFT as DRAFT,
+        FORMATS as FORMATS,
+        SUFFIXES as SUFFIXES,
+        fit_image as fit_image,
+        read_pictures as read_pictures,
+    )
+    from flowhash.data.item_payloads import (
+        LABEL as LABEL,
+        MEDIA as MEDIA,
+        NAME as NAME,
+        PICTURE as PICTURE,
+        SIDE as SIDE,
+        picture_of as picture_of,
+        plain as plain,
+        thumbnail as thumbnail,
+    )
+    from flowhash.data.item_sources import ArrayItems as ArrayItems
+    from flowhash.data.sets.embedding_arrays import any_arrays as any_arrays
+    from flowhash.data.sets.handwritten_digits import draw_digit as draw_digit
+    from flowhash.data.sets.image_folders import find_images as find_images
 
 # Data sets that have a name instead of a path.
 NAMED = ("digits", "cifar100", "imagenet32")
 
-_ROOMS = {
-    "Augmentation": "augment",
-    "Collection": "collection",
-    "ImageFolder": "folder",
-    "Items": "items",
-    "LabelledItems": "labelled",
-    "Preprocessing": "preprocess",
-    "Splits": "labelled",
-    "arrays": "tabular",
-    "cifar100": "cifar",
-    "digits": "handwritten",
-    "image_folder": "folder",
-    "imagenet32": "imagenet",
-    "open_collection": "collection",
-    "open_pairs": "pairing",
-    "open_data": "opening",
-    "stratified": "split",
-    "unseen_classes": "unseen",
-}
-
-__all__ = [
-    "Augmentation",
-    "Collection",
-    "ImageFolder",
-    "Items",
-    "LabelledItems",
-    "Preprocessing",
-    "Splits",
-    "arrays",
-    "cifar100",
-    "digits",
-    "image_folder",
-    "imagenet32",
-    "open_collection",
-    "open_data",
-    "open_pairs",
-    "stratified",
-    "unseen_classes",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module on first use (PEP 562)."""
-    if name in _ROOMS:
-        return getattr(importlib.import_module(f"flowhash.data.{_ROOMS[name]}"), name)
-    raise AttributeError(f"module 'flowhash.data' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__, __getattr__, __dir__ = lazy_exports(__spec__)

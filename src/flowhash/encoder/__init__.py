@@ -1,6 +1,19 @@
 """The encoder: base network, hash network and preprocessing, saved as one artefact."""
 
-from flowhash.encoder.encoded_items import Encoded
-from flowhash.encoder.encoder import Encoder
+from __future__ import annotations
 
-__all__ = ["Encoded", "Encoder"]
+from typing import TYPE_CHECKING
+
+from flowhash.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flowhash.encoder.encoded_items import Encoded as Encoded
+    from flowhash.encoder.encoder import Encoder as Encoder
+
+if TYPE_CHECKING:  # for other rooms
+    from flowhash.encoder.encoder_tables import (
+        check_table as check_table,
+        moves_vectors as moves_vectors,
+    )
+
+__all__, __getattr__, __dir__ = lazy_exports(__spec__, ("torch",), "learn")

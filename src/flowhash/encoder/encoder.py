@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data import Preprocessing
 from flowhash.encoder.encoded_items import Encoded, Joined, chained
 from flowhash.encoder.encoder_files import (
     RECORD,
@@ -27,9 +27,7 @@ from flowhash.encoder.item_batches import count_of, in_batches
 from flowhash.engines import Engine, RemoteEngine
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.model_files import described_by
-from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.embedding_network import device_of
-from flowhash.networks.network_outputs import outputs
+from flowhash.networks import EmbeddingNetwork, device_of, outputs
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable, Hits
 

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from flowhash.encoder.encoded_items import Encoded
 from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import InputError
-from flowhash.table import HashTable, Hits
-from flowhash.table.settings import check_vectors
+from flowhash.table import HashTable, Hits, check_vectors
 
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder

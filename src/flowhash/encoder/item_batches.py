@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data.files.image_files import read_pictures
-from flowhash.data.labelled_data import LabelledItems
+from flowhash.data import LabelledItems, read_pictures
 from flowhash.errors import InputError
 
 Size = tuple[int, int]

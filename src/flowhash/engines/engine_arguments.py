@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.errors import InputError
-from flowhash.table import HashTable, arguments
-from flowhash.table.hash_table import state_of
-from flowhash.table.ids import read_ids
-from flowhash.table.settings import Settings, check_vectors
+from flowhash.table import HashTable, Settings, arguments, check_vectors, read_ids, state_of
 
 WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "

@@ -15,10 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import kernel
-from flowhash.table import Hits
-from flowhash.table.ids import STRING, string_ids
-from flowhash.table.search.rerank import distance
-from flowhash.table.settings import METRICS
+from flowhash.table import METRICS, STRING, Hits, distance, string_ids
 
 SPARE = 2  # rows that are asked for beyond the wanted ones, so that few lists are asked for twice
 ROUNDING = 2.0**-24  # the most that one float32 operation is off, as a share of its result

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flowhash.extras import require
+from typing import TYPE_CHECKING
 
-require("sklearn", "learn")
-require("torch", "learn")
+from flowhash.lazy_exports import lazy_exports
 
-from flowhash.estimator.exceptions import EXPECTED_FAILED_CHECKS  # noqa: E402
-from flowhash.estimator.flow_hasher import FlowHasher  # noqa: E402
+if TYPE_CHECKING:
+    from flowhash.estimator.exceptions import EXPECTED_FAILED_CHECKS as EXPECTED_FAILED_CHECKS
+    from flowhash.estimator.flow_hasher import FlowHasher as FlowHasher
 
-__all__ = ["EXPECTED_FAILED_CHECKS", "FlowHasher"]
+__all__, __getattr__, __dir__ = lazy_exports(__spec__, ("sklearn", "torch"), "learn")

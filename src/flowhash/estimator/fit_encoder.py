@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import nn
 
-from flowhash.data.item_sources import ArrayItems
-from flowhash.data.labelled_data import LabelledItems, Splits
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.estimator.item_index import METRICS

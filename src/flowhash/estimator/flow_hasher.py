@@ -34,9 +34,8 @@ from flowhash.estimator.item_index import (
     new_table,
     search,
 )
-from flowhash.learn.losses import LOSSES
-from flowhash.table import HashTable, Hits
-from flowhash.table.settings import MOST_BUCKETS
+from flowhash.learn import LOSSES
+from flowhash.table import MOST_BUCKETS, HashTable, Hits
 
 
 class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from flowhash.encoder import Encoded, Encoder
 from flowhash.errors import InputError
-from flowhash.networks.embedding_network import device_of
-from flowhash.networks.network_outputs import outputs
+from flowhash.networks import device_of, outputs
 from flowhash.table import HashTable, Hits
 
 ROWS = 8_192  # items that are encoded at once

@@ -10,11 +10,12 @@ import numpy as np
 from flowhash.data import LabelledItems, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.evaluate.comparison.comparison import TOPS, Say, run_all
+from flowhash.evaluate.comparison.all_methods import Say, run_all
+from flowhash.evaluate.comparison.comparison import TOPS
 from flowhash.evaluate.comparison.example_queries import Draw, picture, some_buckets, some_examples
 from flowhash.evaluate.comparison.methods import Side, fit_classifier
+from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.reproduction.encoding_cache import passes_of
-from flowhash.evaluate.results import Outcome
 
 
 def evaluate(

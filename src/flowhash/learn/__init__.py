@@ -2,75 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.learn.gated_distance import (
-        GatedDistance,
-        GatedSimilarity,
-        gated_distance,
-        gated_product,
+    from flowhash.learn.gated_metrics import (
+        GatedDistance as GatedDistance,
+        GatedSimilarity as GatedSimilarity,
+        gated_distance as gated_distance,
+        gated_product as gated_product,
     )
-    from flowhash.learn.losses import LOSSES, CrossEntropyLoss, NPairsLoss, TripletLoss, make_loss
-    from flowhash.learn.presets import PRESETS, preset, suggest
-    from flowhash.learn.samplers import ClassBalancedSampler, PairSampler
-    from flowhash.learn.settings import Schedule, Settings, Stage
-    from flowhash.learn.train_encoder import train, train_base
+    from flowhash.learn.losses import (
+        LOSSES as LOSSES,
+        CrossEntropyLoss as CrossEntropyLoss,
+        NPairsLoss as NPairsLoss,
+        TripletLoss as TripletLoss,
+        make_loss as make_loss,
+    )
+    from flowhash.learn.presets import PRESETS as PRESETS, preset as preset, suggest as suggest
+    from flowhash.learn.samplers import (
+        ClassBalancedSampler as ClassBalancedSampler,
+        PairSampler as PairSampler,
+    )
+    from flowhash.learn.settings import Schedule as Schedule, Settings as Settings, Stage as Stage
+    from flowhash.learn.train_encoder import train as train, train_base as train_base
 
-# Where each public name lives; loaded when first used, so that a sampler needs no torch.
-# No module is called like one of them: importing it sets its name on the package, and hides them.
-_HOMES = {
-    "GatedDistance": "distances",
-    "GatedSimilarity": "distances",
-    "gated_distance": "gated",
-    "gated_product": "gated",
-    "LOSSES": "losses",
-    "CrossEntropyLoss": "losses",
-    "NPairsLoss": "losses",
-    "TripletLoss": "losses",
-    "make_loss": "losses",
-    "PRESETS": "presets",
-    "preset": "presets",
-    "suggest": "presets",
-    "ClassBalancedSampler": "sampler",
-    "PairSampler": "sampler",
-    "Schedule": "settings",
-    "Settings": "settings",
-    "Stage": "settings",
-    "train": "train_encoder",
-    "train_base": "train_encoder",
-}
+if TYPE_CHECKING:  # for other rooms
+    from flowhash.learn.checkpoints import Checkpoints as Checkpoints
+    from flowhash.learn.distributed import join as join
+    from flowhash.learn.stages import hash_start as hash_start
+    from flowhash.learn.training_log import read_journal as read_journal
 
-__all__ = [
-    "LOSSES",
-    "PRESETS",
-    "ClassBalancedSampler",
-    "CrossEntropyLoss",
-    "GatedDistance",
-    "GatedSimilarity",
-    "NPairsLoss",
-    "PairSampler",
-    "Schedule",
-    "Settings",
-    "Stage",
-    "TripletLoss",
-    "gated_distance",
-    "gated_product",
-    "make_loss",
-    "preset",
-    "suggest",
-    "train",
-    "train_base",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from its module on first use (PEP 562)."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"flowhash.learn.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'flowhash.learn' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -18,9 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flowhash.data.augmentation import Augmentation
-from flowhash.data.labelled_data import LabelledItems
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data import Augmentation, LabelledItems, Preprocessing
 from flowhash.learn.samplers import ClassBalancedSampler, share
 
 AHEAD = 2

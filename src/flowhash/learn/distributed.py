@@ -22,8 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from flowhash.errors import TrainingError
-from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.embedding_network import device_of
+from flowhash.networks import EmbeddingNetwork, device_of
 
 CPU = torch.device("cpu")
 

@@ -11,13 +11,13 @@ from torch.nn import functional
 
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.learn.gated_distance import (
+from flowhash.learn.gated_metrics import (
     GatedDistance,
     GatedSimilarity,
     gated_distance,
     gated_product,
 )
-from flowhash.networks.embedding_network import unit_vectors
+from flowhash.networks import unit_vectors
 
 
 class MetricLoss(nn.Module):

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from flowhash.data.labelled_data import Splits
+from flowhash.data import Splits
 from flowhash.errors import InputError
 from flowhash.learn.settings import Schedule, Settings, Stage
 

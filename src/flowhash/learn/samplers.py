@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel
-from flowhash.data.data_arguments import checked_pairs, whole_number
+from flowhash.data import checked_pairs, whole_number
 from flowhash.errors import InputError
 
 

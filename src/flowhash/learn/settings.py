@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowhash.errors import InputError
-from flowhash.table.settings import MOST_BUCKETS
+from flowhash.table import MOST_BUCKETS
 
 
 @dataclass(frozen=True)

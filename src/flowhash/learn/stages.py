@@ -11,9 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from flowhash.data.augmentation import Augmentation
-from flowhash.data.labelled_data import LabelledItems, Splits
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.batch_codes import Coder
@@ -25,9 +23,7 @@ from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training_loop import Job, run
 from flowhash.learn.validation import Validation, embed
-from flowhash.networks import EmbeddingNetwork, build_backbone
-from flowhash.networks.backbone_registry import VECTOR_BACKBONES
-from flowhash.networks.vector_backbones import Plain
+from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, Plain, build_backbone
 
 BASE, HASH = 1, 2  # numbers of the stages, for seeds
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from flowhash.data.labelled_data import Splits
+from flowhash.data import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.distributed import join

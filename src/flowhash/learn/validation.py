@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flowhash.data.labelled_data import LabelledItems
-from flowhash.data.preprocess import Preprocessing
-from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.network_outputs import outputs
+from flowhash.data import LabelledItems, Preprocessing
+from flowhash.networks import EmbeddingNetwork, outputs
 from flowhash.quality import search_quality
 
 BATCH = 500

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data import Preprocessing
 from flowhash.errors import InputError, MissingExtraError, reason
 from flowhash.extras import require
 

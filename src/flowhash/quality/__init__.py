@@ -3,40 +3,36 @@
 Everything goes through the hash table, in blocks of queries; no n×n matrix is made.
 """
 
-from flowhash.quality.bucket_purity import (
-    adjusted_information,
-    bucket_nmi,
-    expected_speed_up,
-    normalised_information,
-    purity,
-    scanned_variance,
-)
-from flowhash.quality.labelled_table import LabelledTable, Queries
-from flowhash.quality.paired_bootstrap import percentile_interval, resampled_sums
-from flowhash.quality.retrieval_metrics import (
-    Exact,
-    Measured,
-    Quality,
-    exact_answers,
-    measure,
-    search_quality,
-)
+from __future__ import annotations
 
-__all__ = [
-    "Exact",
-    "LabelledTable",
-    "Measured",
-    "Quality",
-    "Queries",
-    "adjusted_information",
-    "bucket_nmi",
-    "exact_answers",
-    "expected_speed_up",
-    "measure",
-    "normalised_information",
-    "percentile_interval",
-    "purity",
-    "resampled_sums",
-    "scanned_variance",
-    "search_quality",
-]
+from typing import TYPE_CHECKING
+
+from flowhash.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from flowhash.quality.bucket_purity import (
+        adjusted_information as adjusted_information,
+        bucket_nmi as bucket_nmi,
+        expected_speed_up as expected_speed_up,
+        normalised_information as normalised_information,
+        purity as purity,
+        scanned_variance as scanned_variance,
+    )
+    from flowhash.quality.labelled_table import LabelledTable as LabelledTable, Queries as Queries
+    from flowhash.quality.paired_bootstrap import (
+        percentile_interval as percentile_interval,
+        resampled_sums as resampled_sums,
+    )
+    from flowhash.quality.retrieval_metrics import (
+        Exact as Exact,
+        Measured as Measured,
+        Quality as Quality,
+        exact_answers as exact_answers,
+        measure as measure,
+        search_quality as search_quality,
+    )
+
+if TYPE_CHECKING:  # for other rooms
+    from flowhash.quality.paired_bootstrap import LEVEL as LEVEL, RESAMPLES as RESAMPLES
+
+__all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from flowhash.data.item_payloads import LABEL, NAME, PICTURE, picture_of
+from flowhash.data import LABEL, NAME, PICTURE, picture_of
 from flowhash.serve.asking import check_batch
 from flowhash.serve.errors import ProblemError
 from flowhash.serve.image_decoder import decode_and_keep

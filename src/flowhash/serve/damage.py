@@ -10,9 +10,7 @@ from flowhash.engines import BrowsedEngine
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.serve.errors import LOG
 from flowhash.serve.schemas.responses import as_json, face
-from flowhash.table import HashTable
-from flowhash.table.hash_table import state_of
-from flowhash.table.segments.segment import Segment, State
+from flowhash.table import HashTable, Segment, State, state_of
 
 KNOWN = 1000  # of each kind that are remembered; more need not be told apart
 AGAIN = 5.0  # seconds after which what is known is looked at again, although nothing was changed

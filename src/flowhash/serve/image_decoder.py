@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data.files.image_files import DRAFT, FORMATS, fit_image
-from flowhash.data.item_payloads import SIDE, thumbnail
+from flowhash.data import DRAFT, FORMATS, SIDE, fit_image, thumbnail
 from flowhash.extras import require
 from flowhash.serve.errors import ProblemError
 

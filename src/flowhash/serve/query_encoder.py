@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from flowhash.encoder import Encoded, Encoder
-from flowhash.networks.embedding_network import device_of
+from flowhash.networks import device_of
 
 IMAGES_AT_ONCE = 64  # more would need more memory, and gain nothing
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from flowhash.data.item_payloads import picture_of
+from flowhash.data import picture_of
 from flowhash.errors import DamagedFileError
 from flowhash.serve.adding import number_of
 from flowhash.serve.buckets import all_buckets, one_bucket

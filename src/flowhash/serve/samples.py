@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flowhash.engines import BrowsedEngine
 from flowhash.serve.errors import ProblemError
-from flowhash.table import HashTable
-from flowhash.table.hash_table import state_of
+from flowhash.table import HashTable, state_of
 
 
 def readable(table: BrowsedEngine, size: int) -> int:

@@ -18,11 +18,17 @@ from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import MAX_ANSWER
 from flowhash.serve.outbox import Draft, Outbox
 from flowhash.serve.schemas.responses import as_json, described
-from flowhash.table import HashTable, Hits
-from flowhash.table.hash_table import codes_at, search_state, state_of
-from flowhash.table.search.scan import ROW_BITS, ROW_MASK
-from flowhash.table.search.small_batch import FEW
-from flowhash.table.segments.segment import State
+from flowhash.table import (
+    FEW,
+    ROW_BITS,
+    ROW_MASK,
+    HashTable,
+    Hits,
+    State,
+    codes_at,
+    search_state,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from flowhash.serve.query_encoder import Embedder

@@ -18,8 +18,7 @@ from flowhash.serve.outbox import Outbox
 from flowhash.serve.query_batcher import Batcher
 from flowhash.serve.request_guard import Gate
 from flowhash.serve.search_executor import Query, Searching, is_long, is_wide
-from flowhash.table import HashTable
-from flowhash.table.hash_table import CachedStats
+from flowhash.table import CachedStats, HashTable
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -55,7 +54,7 @@ class Service:
         self.options = options
         self.embedder: Embedder | None = None
         if encoder is not None:
-            from flowhash.encoder.encoder_tables import check_table
+            from flowhash.encoder import check_table
             from flowhash.serve.query_encoder import Embedder
 
             check_table(encoder, table)

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data.files.archives import Member, read_folder, read_tar
-from flowhash.data.files.archives import download as fetch
+from flowhash.data.files.archives import Member, download as fetch, read_folder, read_tar
 from flowhash.data.files.pickles import read_pickle, whole_numbers
 from flowhash.data.item_sources import ArrayItems
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified

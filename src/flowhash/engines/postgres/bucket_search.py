@@ -25,9 +25,7 @@ from flowhash.engines.postgres.payload_filter import Filter
 from flowhash.engines.postgres.postgres_address import Address
 from flowhash.engines.postgres.schema import FACTS, Facts, Names, facts_of, naming_damage
 from flowhash.engines.postgres.transactions import usable
-from flowhash.table import Hits
-from flowhash.table.ids import INT64
-from flowhash.table.settings import Settings
+from flowhash.table import INT64, Hits, Settings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut

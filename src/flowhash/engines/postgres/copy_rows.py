@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import kernel
-from flowhash.table.ids import NO_STRINGS, Strings
+from flowhash.table import NO_STRINGS, Strings
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"

@@ -11,8 +11,7 @@ from psycopg import sql
 
 from flowhash.engines.engine_arguments import allowed_ids
 from flowhash.errors import InputError
-from flowhash.table import HashTable
-from flowhash.table.ids import INT64
+from flowhash.table import INT64, HashTable
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,20 @@ from flowhash.engines.postgres.schema import (
 )
 from flowhash.engines.postgres.transactions import add, delete, locked, missing, transaction, usable
 from flowhash.errors import InputError, StorageError
-from flowhash.table import Hits, Item, Stats, Stored
-from flowhash.table.arguments import whole_number
-from flowhash.table.hash_table import draw
-from flowhash.table.ids import INT64, read_ids
-from flowhash.table.settings import Settings, SettingsProperties, check_encoder
-from flowhash.table.statistics import stats_of
+from flowhash.table import (
+    INT64,
+    Hits,
+    Item,
+    Settings,
+    SettingsProperties,
+    Stats,
+    Stored,
+    check_encoder,
+    draw,
+    read_ids,
+    stats_of,
+    whole_number,
+)
 
 
 class PostgresTable(SettingsProperties):

@@ -14,7 +14,7 @@ from psycopg import sql
 from flowhash.engines.postgres.connection_pool import Connection, offers_vector
 from flowhash.engines.postgres.postgres_address import Address
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table.settings import Settings
+from flowhash.table import Settings
 
 VERSION = 1
 MOST_NUMBERS = 16_000  # of a vector of pgvector

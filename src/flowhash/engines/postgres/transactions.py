@@ -13,11 +13,10 @@ from flowhash.engines.engine_arguments import NewItems
 from flowhash.engines.postgres.connection_pool import Connection
 from flowhash.engines.postgres.copy_rows import HEADER, TRAILER
 from flowhash.engines.postgres.postgres_address import Address
+from flowhash.engines.postgres.row_source import Source
 from flowhash.engines.postgres.schema import Facts, Names, read_facts
-from flowhash.engines.postgres.table_load import Source
 from flowhash.errors import InputError, StorageError
-from flowhash.table.ids import INT64, Ids
-from flowhash.table.settings import Settings
+from flowhash.table import INT64, Ids, Settings
 
 COLUMNS = "bucket, id, others, payload, embedding"
 

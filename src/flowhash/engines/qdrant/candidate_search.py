@@ -32,8 +32,7 @@ from flowhash.engines.qdrant.points import (
     item_id,
     unpacked,
 )
-from flowhash.table import Hits
-from flowhash.table.ids import STRING
+from flowhash.table import STRING, Hits
 
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 REQUESTS = 128  # of one batch at the most

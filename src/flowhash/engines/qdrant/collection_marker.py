@@ -18,7 +18,7 @@ from qdrant_client import models
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table.settings import Settings
+from flowhash.table import Settings
 
 VERSION = 1
 MARKER = "00000000-0000-0000-0000-000000000000"  # the id of no item: theirs say "version 5"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import CODE
-from flowhash.table.settings import Settings
+from flowhash.table import Settings
 
 KEPT = 100_000  # unions that are remembered
 FEW = 8  # unions with a filter that are counted one by one rather than all loads

@@ -14,9 +14,7 @@ from flowhash.engines.engine_arguments import NewItems
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.collection_marker import Facts
 from flowhash.engines.qdrant.points import NAME, PointId, points_of
-from flowhash.table.ids import INT64, STRING
-from flowhash.table.results import Stored
-from flowhash.table.settings import Settings
+from flowhash.table import INT64, STRING, Settings, Stored
 
 AT_ONCE = 10_000  # points that one request deletes
 

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from qdrant_client import models
 
 from flowhash.errors import StorageError
-from flowhash.table import Item, Stored
-from flowhash.table.ids import STRING
-from flowhash.table.settings import Settings
+from flowhash.table import STRING, Item, Settings, Stored
 
 EMBEDDING, DIRECTION = "embedding", "direction"
 CODE, PAYLOAD, TEXT, NAME = "code", "payload", "text", "id"

@@ -44,12 +44,23 @@ from flowhash.engines.qdrant.points import (
 )
 from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import InputError, LockedTableError, StorageError
-from flowhash.table import HashTable, Hits, Item, Stats, Stored
-from flowhash.table.arguments import whole_number
-from flowhash.table.hash_table import draw
-from flowhash.table.ids import INT64, STRING, read_ids
-from flowhash.table.settings import Settings, SettingsProperties, check_encoder
-from flowhash.table.statistics import SAMPLE, stats_of
+from flowhash.table import (
+    INT64,
+    SAMPLE,
+    STRING,
+    HashTable,
+    Hits,
+    Item,
+    Settings,
+    SettingsProperties,
+    Stats,
+    Stored,
+    check_encoder,
+    draw,
+    read_ids,
+    stats_of,
+    whole_number,
+)
 
 
 class QdrantTable(SettingsProperties):

@@ -38,8 +38,7 @@ from flowhash.engines.qdrant.points import (
 from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.engines.qdrant.qdrant_table import QdrantTable, refuse_distribute
 from flowhash.errors import InputError, StorageError
-from flowhash.table import HashTable, Stored
-from flowhash.table.ids import INT64
+from flowhash.table import INT64, HashTable, Stored
 
 ITEMS = 2048  # of a batch
 NUMBERS = 1 << 18  # in the vectors of a batch

@@ -13,8 +13,7 @@ from scipy import stats
 
 from flowhash.evaluate.comparison.comparison import TOPS, Draws, Trial
 from flowhash.evaluate.results import Leads, Row, compared, rival_name
-from flowhash.quality import percentile_interval, resampled_sums
-from flowhash.quality.paired_bootstrap import LEVEL
+from flowhash.quality import LEVEL, percentile_interval, resampled_sums
 
 Place = tuple[str, str, int | None, int]  # method, table, k, seed
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flowhash.codes import ordered_buckets
-from flowhash.data.files.array_files import release_pages
+from flowhash.data import release_pages
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flowhash.codes import assign_codes
-from flowhash.codes.ortools_solver import ortools_codes
+from flowhash.codes import assign_codes, ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.evaluate.output.report_charts import OBJECTIVES, Curves, series, smoothed
 from flowhash.evaluate.output.result_grid import group_seeds

@@ -21,7 +21,7 @@ from flowhash.evaluate.output.result_grid import (
 )
 from flowhash.evaluate.paper_numbers import NMI_TABLE
 from flowhash.evaluate.results import METHODS, Row
-from flowhash.quality.paired_bootstrap import RESAMPLES
+from flowhash.quality import RESAMPLES
 
 SEEN = ("train", "test")  # tables whose classes were there in training
 UNSEEN = "unseen"

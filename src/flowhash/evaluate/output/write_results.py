@@ -10,11 +10,12 @@ from pathlib import Path
 
 import flowhash
 from flowhash.durable_files import replace_file
+from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.output import markdown_latex
 from flowhash.evaluate.output.figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.output.report_page import write_report
 from flowhash.evaluate.paper_numbers import Experiment, paper_rows
-from flowhash.evaluate.results import Outcome, Report, write_rows
+from flowhash.evaluate.results import Report, write_rows
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "

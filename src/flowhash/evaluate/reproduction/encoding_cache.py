@@ -13,13 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from flowhash.data import Augmentation, LabelledItems, Preprocessing
-from flowhash.data.files.array_files import release_pages
+from flowhash.data import Augmentation, LabelledItems, Preprocessing, release_pages
 from flowhash.durable_files import atomic_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, InputError
-from flowhash.networks import EmbeddingNetwork
-from flowhash.networks.embedding_network import device_of
-from flowhash.networks.network_outputs import outputs
+from flowhash.networks import EmbeddingNetwork, device_of, outputs
 from flowhash.progress_bars import tracked
 
 BATCH = 500  # images that go through a network at once

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from flowhash.data import LabelledItems, Splits, unseen_classes
 from flowhash.errors import InputError
-from flowhash.evaluate.comparison.comparison import Say, run_all
+from flowhash.evaluate.comparison.all_methods import Say, run_all
 from flowhash.evaluate.comparison.example_queries import some_buckets, some_examples
 from flowhash.evaluate.comparison.intervals import over_seeds, place_of
 from flowhash.evaluate.comparison.methods import Side
+from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.reproduction.encoding_cache import passes_of
 from flowhash.evaluate.reproduction.experiment_plan import make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
-from flowhash.evaluate.results import Outcome
 from flowhash.networks import EmbeddingNetwork
 
 UNSEEN_SHARE = 0.2

@@ -13,18 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
-from flowhash.data.item_sources import ArrayItems
+from flowhash.data import ArrayItems, Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.evaluate.comparison.methods import Linear, fit_classifier
 from flowhash.evaluate.reproduction.encoding_cache import Encodings
 from flowhash.evaluate.reproduction.experiment_plan import Plan
-from flowhash.learn import Settings, train, train_base
-from flowhash.learn.checkpoints import Checkpoints
-from flowhash.learn.stages import hash_start
-from flowhash.learn.training_log import read_journal
-from flowhash.networks import EmbeddingNetwork, build_backbone
-from flowhash.networks.embedding_network import Mirrored
+from flowhash.learn import Checkpoints, Settings, hash_start, read_journal, train, train_base
+from flowhash.networks import EmbeddingNetwork, Mirrored, build_backbone
 
 
 class Trainings:

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from flowhash.data.item_payloads import LABEL, MEDIA, NAME, PICTURE
+from flowhash.data import LABEL, MEDIA, NAME, PICTURE
 from flowhash.table import Item
 
 DISTANCE = (
