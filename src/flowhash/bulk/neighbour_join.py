@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flowhash.bulk.answer_files import write_answers
 from flowhash.bulk.runners import Runner
 from flowhash.bulk.work_folder import Place, Plan, StoredTable, Work, even_sizes
 from flowhash.errors import InputError
-from flowhash.table import HashTable, Hits
+from flowhash.table import HashTable
 
 ROWS = 25_000  # items of a part
 ANSWERS = 1 << 22  # places for neighbours of a part
@@ -52,29 +50,8 @@ class Join:
             threads=threads,
         )
         rows = np.arange(part * self.rows, part * self.rows + len(ids))
-        write_answers(self.out, part, rows, ids, without_itself(hits, ids))
+        write_answers(self.out, part, rows, ids, hits.without(ids))
         return len(ids)
-
-
-def without_itself(hits: Hits, ids: NDArray[Any]) -> Hits:
-    """Hits with one place less: without the item ``ids[i]`` in line i, or without the last.
-
-    An item is not always the nearest to itself: others may be equal to it, and by the inner
-    product longer ones are nearer. Where it is not among the hits, those before the last are the
-    nearest others.
-    """
-    own = hits.ids == ids[:, None]
-    found = own.any(axis=1)
-    dropped = np.where(found, own.argmax(axis=1), hits.ids.shape[1] - 1)
-    kept = np.arange(hits.ids.shape[1]) != dropped[:, None]
-    shape = (len(ids), hits.ids.shape[1] - 1)
-    return Hits(
-        hits.ids[kept].reshape(shape),
-        hits.distances[kept].reshape(shape),
-        np.minimum(hits.counts - found, shape[1]),
-        hits.scanned - 1,  # with itself it was compared, too
-        hits.opened,
-    )
 
 
 def neighbours(

@@ -86,14 +86,4 @@ def search(table: HashTable, queries: Encoded, top: int, itself: bool, **options
         queries.ordered_buckets(first), queries.embeddings, top + spare,
         encoder=queries.fingerprint, **options,
     )  # fmt: skip
-    return _without_itself(found) if itself else found
-
-
-def _without_itself(found: Hits) -> Hits:
-    own = found.ids == np.arange(len(found))[:, None]
-    inside = own.any(axis=1)
-    own[~inside, -1] = True
-    shape = (len(found), found.ids.shape[1] - 1)
-    ids, distances = found.ids[~own].reshape(shape), found.distances[~own].reshape(shape)
-    # An item lies in the buckets that it opens as a query, so that it was scanned.
-    return Hits(ids, distances, (ids >= 0).sum(axis=1), found.scanned - 1, found.opened)
+    return found.without(np.arange(len(found))) if itself else found

@@ -12,6 +12,7 @@ from flowhash.codes import ordered_buckets, topk_codes
 from flowhash.errors import InputError
 from flowhash.quality.bucket_purity import normalised_information
 from flowhash.quality.labelled_table import LabelledTable, Queries
+from flowhash.table import Hits
 
 QUERIES_AT_ONCE = 4096
 HITS_AT_ONCE = 4_000_000  # of all queries of a block together, so that memory stays small
@@ -120,7 +121,7 @@ def exact_answers(
             spare = 0 if piece.own is None else 1
             deep = min(top + spare, len(index))
             found = index.table.search(order, piece.embeddings, top=deep, probe=index.buckets)
-            parts.append(_without_itself(found.ids, piece.own)[:, :top])
+            parts.append(_others(found, piece.own).ids[:, :top])
     return Exact(every, np.concatenate(parts))
 
 
@@ -136,16 +137,9 @@ def _in_pieces(blocks: Iterable[Queries], depth: int) -> Iterator[Queries]:
             yield block.rows(slice(start, start + size))
 
 
-def _without_itself(ids: NDArray[np.int64], own: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Take each query out of its own hits: [q, top] -> [q, top - 1].
-
-    Where an equally near twin pushed the query itself out, the last hit is one too many.
-    """
-    if own is None:
-        return ids
-    places = np.where(ids == own[:, None], np.arange(ids.shape[1]), ids.shape[1] - 1).min(axis=1)
-    columns = np.arange(ids.shape[1] - 1)[None, :]
-    return np.take_along_axis(ids, columns + (columns >= places[:, None]), axis=1)
+def _others(found: Hits, own: NDArray[np.int64] | None) -> Hits:
+    """Hits without the queries themselves, where these are items of the table."""
+    return found if own is None else found.without(own)
 
 
 @dataclass
@@ -227,8 +221,8 @@ class _Block:
         sums, queries = self.sums, self.queries
         deep = min(_depth(self.index, sums.tops, self.average), len(self.index))
         found = self.index.table.search(self.order, queries.embeddings, top=deep, probe=sums.probe)
-        ids = _without_itself(found.ids, queries.own)
-        scanned = found.scanned - self.spare
+        found = _others(found, queries.own)
+        ids, scanned = found.ids, found.scanned
         for top in sums.tops:
             self._count_top(top, ids[:, :top], scanned)
         if self.average:
@@ -248,8 +242,8 @@ class _Block:
                 at_least=wanted,
             )  # fmt: skip
             own = None if queries.own is None else queries.own[few]
-            ids[few] = _without_itself(more.ids, own)
-            scanned[few] = more.scanned - self.spare
+            more = _others(more, own)
+            ids[few], scanned[few] = more.ids, more.scanned
         same = self.index.labels[np.maximum(ids, 0)] == queries.labels[:, None]
         right = (same & (ids >= 0)).sum(axis=1, dtype=np.min_scalar_type(top))
         sums.right.setdefault(top, []).append(right)

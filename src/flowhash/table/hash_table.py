@@ -21,7 +21,7 @@ from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
 from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import add_bucket_sizes
-from flowhash.table.search.scan import split_place
+from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
 from flowhash.table.segments.segment import Segment, SegmentFile, State
 from flowhash.table.settings import (
@@ -271,6 +271,7 @@ class HashTable(SettingsProperties):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        buckets: bool = False,
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens.
@@ -286,6 +287,7 @@ class HashTable(SettingsProperties):
                 the place of each (whole-number) id.
             threads: how many threads at the most; all cores by default.
             payloads: whether to return payloads too.
+            buckets: whether to return the buckets that each hit is in, too.
             encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
 
         Raises:
@@ -299,6 +301,8 @@ class HashTable(SettingsProperties):
         )
         if payloads:
             hits.payloads = payloads_at(state, places)
+        if buckets:
+            hits.buckets = buckets_at(state, places, self.active)
         return hits
 
     def stats(self) -> Stats:
@@ -711,6 +715,16 @@ def names_at(state: State, places: NDArray[np.int64]) -> NDArray[Any]:
             part, row = split_place(int(place))
             names[index] = state.parts[part].segment.id_at(row)
     return names
+
+
+def buckets_at(state: State, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
+    """The buckets of the items at places [q, top] -> [q, top, k]; -1 where there is no hit."""
+    found = np.full((*places.shape, active), -1, np.int32)
+    parts = np.where(places < 0, -1, places >> ROW_BITS)
+    for number in set(parts.ravel().tolist()) - {-1}:
+        there = parts == number
+        found[there] = state.parts[number].segment.codes_at(places[there] & ROW_MASK)
+    return found
 
 
 def payloads_at(state: State, places: NDArray[np.int64]) -> list[list[dict[str, Any] | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ class Hits:
         opened: buckets that were opened, the first so many of the query's order: ``probe``, or with
             ``at_least`` as many as it took [q] int32.
         payloads: if asked for, the payload (or None) of each hit, a list for each query.
+        buckets: if asked for, the k buckets of each hit, ascending, padded with -1
+            [q, top, k] int32.
     """
 
     ids: NDArray[Any]
@@ -32,9 +35,56 @@ class Hits:
     scanned: NDArray[np.int64]
     opened: NDArray[np.int32]
     payloads: list[list[dict[str, Any] | None]] | None = None
+    buckets: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    def without(self, ids: NDArray[Any]) -> Hits:
+        """One place less in each line: without the item ``ids[i]``, which asked itself, in line i.
+
+        An item is not always the nearest to itself: others may be equal to it, and by the inner
+        product longer ones are nearer. Where it is not among the hits, those before the last are
+        the nearest others. It was scanned in any case, since it lies in buckets that it opens, and
+        is not counted.
+        """
+        own = self.ids == np.asarray(ids)[:, None]
+        found = own.any(axis=1)
+        last = self.ids.shape[1] - 1
+        dropped = np.where(found, own.argmax(axis=1), last)
+        kept = np.arange(last + 1) != dropped[:, None]
+        payloads = self.payloads
+        if payloads is not None:
+            lines = zip(payloads, dropped.tolist(), strict=True)
+            payloads = [line[:place] + line[place + 1 :] for line, place in lines]
+        return Hits(
+            self.ids[kept].reshape(-1, last),
+            self.distances[kept].reshape(-1, last),
+            np.minimum(self.counts - found, last),
+            self.scanned - 1,
+            self.opened,
+            payloads,
+            None if self.buckets is None else self.buckets[kept].reshape(len(self), last, -1),
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Hits]) -> Hits:
+        """The answers of parts of a batch, in their order; there is at least one."""
+        if len(parts) == 1:
+            return parts[0]
+        payloads = None
+        if parts[0].payloads is not None:
+            payloads = [line for part in parts for line in part.payloads or ()]
+        buckets = [part.buckets for part in parts if part.buckets is not None]
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([part.distances for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.scanned for part in parts]),
+            np.concatenate([part.opened for part in parts]),
+            payloads,
+            np.concatenate(buckets) if buckets else None,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,7 +66,7 @@ def search(
                 connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
             asking = _Asking(connection, names, settings, facts.largest, some, chosen, payloads)
             pieces.append(asking.answer(opened))
-    return joined(pieces), facts
+    return Hits.concatenate(pieces), facts
 
 
 def _facts_now(connection: Connection, names: Names) -> Facts | None:
@@ -256,23 +256,6 @@ class Part:
 def some_of(asked: Asked, part: slice) -> Asked:
     """Some of the queries."""
     return Asked(asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least)
-
-
-def joined(pieces: Sequence[Hits]) -> Hits:
-    """The answers of parts, in their order."""
-    if len(pieces) == 1:
-        return pieces[0]
-    texts = None
-    if pieces[0].payloads is not None:
-        texts = [line for piece in pieces for line in piece.payloads or ()]
-    return Hits(
-        np.concatenate([piece.ids for piece in pieces]),
-        np.concatenate([piece.distances for piece in pieces]),
-        np.concatenate([piece.counts for piece in pieces]),
-        np.concatenate([piece.scanned for piece in pieces]),
-        np.concatenate([piece.opened for piece in pieces]),
-        texts,
-    )
 
 
 def all_of(pieces: Sequence[Measured]) -> tuple[Candidates, NDArray[np.float64]]:

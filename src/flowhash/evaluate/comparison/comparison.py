@@ -131,9 +131,7 @@ class Comparison:
             order, trial.method.embeddings(side), top=top + spare, probe=trial.method.probe,
             at_least=top + spare,
         )  # fmt: skip
-        rows = [[i for i in ids if not (self.itself and i == own)][:top]
-                for ids, own in zip(found.ids.tolist(), chosen.tolist(), strict=True)]  # fmt: skip
-        return np.array(rows, np.int64)
+        return (found.without(chosen) if self.itself else found).ids
 
     def _filled(self, method: Method) -> LabelledTable:
         first = self.database.rows(slice(0, 1))
