@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from flowhash.bulk.encoded_files import Encoded, open_encoded
+from flowhash.bulk.encoded_files import EncodedFiles, open_encoded
 from flowhash.bulk.parquet_columns import read_columns, rows_of
 from flowhash.bulk.runners import Runner
 from flowhash.bulk.work_folder import (
     ADOPTING,
     Interrupted,
     Place,
-    Plan,
     StoredTable,
     Work,
+    WorkPlan,
     identity_of,
     part_name,
 )
@@ -79,7 +79,7 @@ def index(
     with _open_table(out, items, choices) as table:
         settings = StoredTable.of(out).settings
         place = out.absolute() / FOLDER
-        plan = Plan("index", {"encoded": identity_of(items.files)}, asdict(settings), sizes)
+        plan = WorkPlan("index", {"encoded": identity_of(items.files)}, asdict(settings), sizes)
         with Work(place, plan, "", restart, takes_over=True) as work:
             if work.plan.finished:
                 work.before = work.done = work.plan.rows
@@ -156,7 +156,9 @@ def _drop_parts(work: Work) -> None:
         shutil.rmtree(work.path(part), ignore_errors=True)
 
 
-def _groups(items: Encoded, rows: int | None) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
+def _groups(
+    items: EncodedFiles, rows: int | None
+) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
     """Neighbouring files that become one segment, and the rows of each group."""
     most = rows or max(1, SEGMENT_BYTES // (4 * items.widths["embedding"]))
     groups: list[list[Path]] = []
@@ -174,7 +176,7 @@ def _groups(items: Encoded, rows: int | None) -> tuple[tuple[tuple[Path, ...], .
     return tuple(tuple(path.absolute() for path in group) for group in groups), sizes
 
 
-def _open_table(out: Path, items: Encoded, choices: TableChoices) -> HashTable:
+def _open_table(out: Path, items: EncodedFiles, choices: TableChoices) -> HashTable:
     """The table that is there, which must fit, or a new one."""
     buckets = items.buckets or choices.buckets
     if (out / "manifest.json").exists():

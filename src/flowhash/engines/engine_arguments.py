@@ -32,7 +32,7 @@ def memory_table(settings: Settings) -> HashTable:
 
 
 @dataclass(frozen=True, eq=False)
-class NewItems:
+class EngineItems:
     """Items that passed every check of a table.
 
     Attributes:
@@ -65,7 +65,7 @@ def new_items(
     ids: Any,
     payloads: Sequence[dict[str, Any] | None] | None,
     encoder: str | None,
-) -> NewItems:
+) -> EngineItems:
     """Check the arguments of ``add``.
 
     Raises:
@@ -73,11 +73,11 @@ def new_items(
     """
     table = memory_table(settings)
     known = table.add(codes, embeddings, ids, payloads, encoder=encoder)
-    return NewItems(table, known, ids is None)
+    return EngineItems(table, known, ids is None)
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class EngineQueries:
     """Queries that passed every check of a table.
 
     Attributes:
@@ -104,7 +104,7 @@ def asked(
     at_least: int | None,
     threads: int | None,
     encoder: str | None,
-) -> Asked:
+) -> EngineQueries:
     """Check the arguments of ``search``.
 
     Args:
@@ -127,7 +127,7 @@ def asked(
     arguments.check_search(order, top, probe, at_least, threads)
     # The kernels look at the numbers, in an empty table as in a full one.
     empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
-    return Asked(order, vectors, top, probe, None if at_least is None else int(at_least))
+    return EngineQueries(order, vectors, top, probe, None if at_least is None else int(at_least))
 
 
 def allowed_ids(empty: HashTable, where: Any) -> list[Any]:

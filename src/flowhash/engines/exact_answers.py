@@ -23,7 +23,7 @@ LOST = 2.0**-120  # more than products of small numbers lose, each
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class EngineCandidates:
     """Rows that may be hits, of several queries.
 
     Attributes:
@@ -52,7 +52,7 @@ def _measure(
 
 
 def exact_distances(
-    metric: str, asked: NDArray[np.float32], candidates: Candidates
+    metric: str, asked: NDArray[np.float32], candidates: EngineCandidates
 ) -> NDArray[np.float64]:
     """The distance of each candidate from its query [m]."""
     found = np.empty(len(candidates.queries))
@@ -61,7 +61,7 @@ def exact_distances(
 
 
 def ranked(
-    candidates: Candidates,
+    candidates: EngineCandidates,
     distances: NDArray[np.float64],
     kind: str,
     count: int,

@@ -11,19 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import Cursor, IsolationLevel, sql
 
-from flowhash.engines.engine_arguments import Asked
+from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
     SPARE,
-    Candidates,
+    EngineCandidates,
     exact_distances,
     least_possible,
     ranked,
 )
-from flowhash.engines.postgres.bucket_counts import Counts, Opened, count_opened
+from flowhash.engines.postgres.bucket_counts import Counts, OpenedBuckets, count_opened
 from flowhash.engines.postgres.connection_pool import Connection, Vector
 from flowhash.engines.postgres.payload_filter import Filter
-from flowhash.engines.postgres.postgres_address import Address
-from flowhash.engines.postgres.schema import FACTS, Facts, Names, facts_of, naming_damage
+from flowhash.engines.postgres.postgres_address import PostgresAddress
+from flowhash.engines.postgres.schema import FACTS, Names, TableFacts, facts_of, naming_damage
 from flowhash.engines.postgres.transactions import usable
 from flowhash.table import INT64, Hits, Settings
 
@@ -41,13 +41,13 @@ def snapshot(connection: Connection) -> Any:
 def search(
     connection: Connection,
     names: Names,
-    address: Address,
+    address: PostgresAddress,
     settings: Settings,
     counts: Counts,
-    asked: Asked,
+    asked: EngineQueries,
     chosen: Filter,
     payloads: bool,
-) -> tuple[Hits, Facts]:
+) -> tuple[Hits, TableFacts]:
     """Answer queries from one state of the table; that state's facts, too."""
     pieces = []
     with connection.pipeline(), snapshot(connection):
@@ -69,7 +69,7 @@ def search(
     return Hits.concatenate(pieces), facts
 
 
-def _facts_now(connection: Connection, names: Names) -> Facts | None:
+def _facts_now(connection: Connection, names: Names) -> TableFacts | None:
     row = connection.execute(
         sql.SQL("SELECT {} FROM {} WHERE name = %s").format(sql.SQL(FACTS), names.registry),
         (names.name,),
@@ -83,7 +83,7 @@ class _Asking:
 
     def __init__(
         self, connection: Connection, names: Names, settings: Settings, largest: float,
-        asked: Asked, chosen: Filter, payloads: bool,
+        asked: EngineQueries, chosen: Filter, payloads: bool,
     ) -> None:  # fmt: skip
         self._asked = asked
         self._vectors = [Vector(query) for query in asked.queries]
@@ -101,7 +101,7 @@ class _Asking:
             chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
-    def answer(self, opened: Opened) -> Hits:
+    def answer(self, opened: OpenedBuckets) -> Hits:
         """The exact answer: lists are asked for anew, longer, until nothing can be behind them."""
         asked = self._asked
         wanted: list[Wish] = [
@@ -111,7 +111,7 @@ class _Asking:
         ]
         # The queries of a bucket one after the other: its rows are in the server's cache then.
         wanted.sort(key=lambda wish: wish[1])
-        found: list[Measured] = []
+        found: list[MeasuredRows] = []
         while True:
             taken = self._measured(wanted)
             found += taken
@@ -125,10 +125,10 @@ class _Asking:
             if not wanted:
                 return hits
 
-    def _measured(self, wanted: Sequence[Wish]) -> list[Measured]:
+    def _measured(self, wanted: Sequence[Wish]) -> list[MeasuredRows]:
         """The lists. While the server works on some of them, the ones before are measured."""
         parts = [
-            Part(wanted[start : start + STATEMENTS_AT_ONCE])
+            AskedPart(wanted[start : start + STATEMENTS_AT_ONCE])
             for start in range(0, max(1, len(wanted)), STATEMENTS_AT_ONCE)
         ]
         self._ask(parts[0], None)
@@ -137,7 +137,7 @@ class _Asking:
         self._read(parts[-1])
         return [part.measured for part in parts if part.measured is not None]
 
-    def _ask(self, part: Part, earlier: Part | None) -> None:
+    def _ask(self, part: AskedPart, earlier: AskedPart | None) -> None:
         """Have the server answer what ``part`` wants, and read ``earlier`` while it does."""
 
         def given() -> Iterator[tuple[Any, ...]]:
@@ -151,7 +151,7 @@ class _Asking:
         if part.wishes:
             part.results.executemany(self._command, given(), returning=True)
 
-    def _read(self, part: Part) -> None:
+    def _read(self, part: AskedPart) -> None:
         """Read what has come, and measure it."""
         assert part.results is not None
         lists = []
@@ -162,7 +162,7 @@ class _Asking:
         sizes = [len(rows) for rows in lists]
         queries = np.array([query for query, _, _ in part.wishes], np.int64)
         candidates = self._candidates(np.repeat(queries, sizes), list(chain.from_iterable(lists)))
-        part.measured = Measured(
+        part.measured = MeasuredRows(
             part.wishes,
             sizes,
             [rows[-1][2] if rows else 0.0 for rows in lists],
@@ -173,15 +173,17 @@ class _Asking:
 
     def _candidates(
         self, queries: NDArray[np.int64], rows: Sequence[tuple[Any, ...]]
-    ) -> Candidates:
+    ) -> EngineCandidates:
         settings = self._settings
         numbers = settings.ids == INT64
         ids = np.empty(len(rows), np.int64 if numbers else object)
         ids[:] = [row[0] for row in rows]
         payloads = [row[3] for row in rows] if self._payloads else None
-        return Candidates(queries, ids, embeddings_of([row[1] for row in rows], settings), payloads)
+        return EngineCandidates(
+            queries, ids, embeddings_of([row[1] for row in rows], settings), payloads
+        )
 
-    def _unproven(self, lists: Sequence[Measured], worst: NDArray[np.float64]) -> list[Wish]:
+    def _unproven(self, lists: Sequence[MeasuredRows], worst: NDArray[np.float64]) -> list[Wish]:
         """The lists behind whose end a hit may be, with the length to ask for next."""
         cut = [one for piece in lists for one in piece.cut()]
         if not cut:
@@ -212,7 +214,7 @@ Wish = tuple[int, int, int | None]  # the list of a query in a bucket, of this l
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredRows:
     """The nearest rows of some buckets, each for one query, with exact distances.
 
     Attributes:
@@ -226,7 +228,7 @@ class Measured:
     wishes: Sequence[Wish]
     sizes: list[int]
     ends: list[float]
-    candidates: Candidates
+    candidates: EngineCandidates
     distances: NDArray[np.float64]
 
     def cut(self) -> list[tuple[Wish, float]]:
@@ -239,7 +241,7 @@ class Measured:
 
 
 @dataclass(eq=False)
-class Part:
+class AskedPart:
     """Some lists on their way.
 
     Attributes:
@@ -250,22 +252,24 @@ class Part:
 
     wishes: Sequence[Wish]
     results: Cursor[tuple[Any, ...]] | None = None
-    measured: Measured | None = None
+    measured: MeasuredRows | None = None
 
 
-def some_of(asked: Asked, part: slice) -> Asked:
+def some_of(asked: EngineQueries, part: slice) -> EngineQueries:
     """Some of the queries."""
-    return Asked(asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least)
+    return EngineQueries(
+        asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least
+    )
 
 
-def all_of(pieces: Sequence[Measured]) -> tuple[Candidates, NDArray[np.float64]]:
+def all_of(pieces: Sequence[MeasuredRows]) -> tuple[EngineCandidates, NDArray[np.float64]]:
     """The rows of all pieces, and their distances."""
     given = [piece.candidates for piece in pieces]
     payloads = None
     if given[0].payloads is not None:
         payloads = [payload for one in given for payload in one.payloads or ()]
     return (
-        Candidates(
+        EngineCandidates(
             np.concatenate([one.queries for one in given]),
             np.concatenate([one.ids for one in given]),
             given[0].embeddings,

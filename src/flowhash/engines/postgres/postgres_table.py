@@ -15,10 +15,10 @@ from flowhash.engines.postgres.bucket_counts import Counts, Wanted, count_opened
 from flowhash.engines.postgres.bucket_search import embeddings_of, search, snapshot
 from flowhash.engines.postgres.connection_pool import Connection, Server, has_vector
 from flowhash.engines.postgres.payload_filter import NO_FILTER, read_filter
-from flowhash.engines.postgres.postgres_address import Address, read_address
+from flowhash.engines.postgres.postgres_address import PostgresAddress, read_address
 from flowhash.engines.postgres.schema import (
-    Facts,
     Names,
+    TableFacts,
     drop_table,
     find_names,
     make_table,
@@ -52,7 +52,12 @@ class PostgresTable(SettingsProperties):
     """
 
     def __init__(
-        self, server: Server, names: Names, facts: Facts, writable: bool, permitted: bool = True
+        self,
+        server: Server,
+        names: Names,
+        facts: TableFacts,
+        writable: bool,
+        permitted: bool = True,
     ) -> None:
         super().__init__(facts.settings)
         self._server = server
@@ -384,7 +389,7 @@ class PostgresTable(SettingsProperties):
             )
 
     @property
-    def _place(self) -> Address:
+    def _place(self) -> PostgresAddress:
         return self._server.address
 
     @contextlib.contextmanager
@@ -397,15 +402,15 @@ class PostgresTable(SettingsProperties):
         if not self._open:
             raise StorageError(f"{self.address} is closed; open it again")
 
-    def _facts(self, connection: Connection) -> Facts:
+    def _facts(self, connection: Connection) -> TableFacts:
         facts = read_facts(connection, self._names, self._place)
         return usable(facts, self._settings, self._place)
 
-    def _known(self, facts: Facts) -> dict[Wanted, int]:
+    def _known(self, facts: TableFacts) -> dict[Wanted, int]:
         """Counts that hold: on many nodes none do, their states may differ for a moment."""
         return {} if facts.distributed else self._counts.of(facts.changes)
 
-    def _sizes(self, connection: Connection, facts: Facts) -> NDArray[np.int64]:
+    def _sizes(self, connection: Connection, facts: TableFacts) -> NDArray[np.int64]:
         kept = self._loads  # which other threads may exchange meanwhile
         if kept is None or kept[0] != facts.changes or facts.distributed:
             kept = (facts.changes, loads(connection, self._names, self.buckets))
@@ -413,7 +418,7 @@ class PostgresTable(SettingsProperties):
         return kept[1]
 
     def _others_found(
-        self, connection: Connection, facts: Facts, sizes: NDArray[np.int64]
+        self, connection: Connection, facts: TableFacts, sizes: NDArray[np.int64]
     ) -> float:
         """The mean number of others that an item finds in its own buckets."""
         if facts.items < 2:
@@ -422,7 +427,7 @@ class PostgresTable(SettingsProperties):
             return float((sizes * (sizes - 1)).sum()) / facts.items
         drawn = sample(connection, self._names, self._settings, sizes, SUF_SAMPLE, 0)
         order = np.stack([item.code for item in drawn])
-        asked = engine_arguments.Asked(
+        asked = engine_arguments.EngineQueries(
             order, np.empty((len(order), 0), np.float32), 1, self.active, None
         )
         known = self._known(facts)
@@ -445,7 +450,7 @@ class PostgresTable(SettingsProperties):
         return known
 
 
-def found_facts(place: str) -> Facts | None:
+def found_facts(place: str) -> TableFacts | None:
     """What the registry says of a table; None where there is none."""
     address = read_address(place)
     server = Server(address, read_only=True)
@@ -569,7 +574,7 @@ def batches(
 
 
 def stats(
-    connection: Connection, names: Names, facts: Facts, sizes: NDArray[np.int64], found: float
+    connection: Connection, names: Names, facts: TableFacts, sizes: NDArray[np.int64], found: float
 ) -> Stats:
     """Figures of a table; ``found`` is the mean number of others that an item finds."""
     function = "citus_total_relation_size" if facts.distributed else "pg_total_relation_size"

@@ -12,7 +12,7 @@ from typing import Any, cast
 from psycopg import sql
 
 from flowhash.engines.postgres.connection_pool import Connection, offers_vector
-from flowhash.engines.postgres.postgres_address import Address
+from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.errors import InputError, StorageError, reason
 from flowhash.table import Settings
 
@@ -23,7 +23,7 @@ FACTS = "settings, items, next_id, changes, largest, ready, progress, notes, dis
 
 
 @dataclass(frozen=True)
-class Facts:
+class TableFacts:
     """What the registry says of a table."""
 
     settings: Settings
@@ -38,8 +38,8 @@ class Facts:
 
 
 def read_facts(
-    connection: Connection, names: Names, address: Address, *, lock: bool = False
-) -> Facts | None:
+    connection: Connection, names: Names, address: PostgresAddress, *, lock: bool = False
+) -> TableFacts | None:
     """What the registry says; None where it does not know the table.
 
     Raises:
@@ -64,7 +64,7 @@ def read_facts(
 
 
 @contextlib.contextmanager
-def naming_damage(address: Address) -> Iterator[None]:
+def naming_damage(address: PostgresAddress) -> Iterator[None]:
     """Whatever a line of the registry holds that no FlowHash writes is said in one line.
 
     The driver reads JSON as it fetches the line: what nests too deeply, or has numbers of thousands
@@ -79,14 +79,14 @@ def naming_damage(address: Address) -> Iterator[None]:
         ) from error
 
 
-def facts_of(row: Sequence[Any]) -> Facts:
+def facts_of(row: Sequence[Any]) -> TableFacts:
     """A line of the registry, with the columns ``FACTS``.
 
     Raises:
         TypeError: it is not what FlowHash writes; or a KeyError, an OverflowError, a ValueError.
     """
     settings, items, next_id, changes, largest, ready, progress, notes, distributed = row
-    found = Facts(
+    found = TableFacts(
         Settings(**settings), int(items), int(next_id), int(changes), float(largest), bool(ready),
         _object("progress", progress), _object("notes", notes) or {}, bool(distributed),
     )  # fmt: skip
@@ -141,7 +141,7 @@ def has_citus(connection: Connection) -> bool:
 def make_table(
     connection: Connection,
     names: Names,
-    address: Address,
+    address: PostgresAddress,
     settings: Settings,
     *,
     ready: bool,
@@ -308,7 +308,7 @@ class Names:
         return sql.Identifier(self.extension, name)
 
 
-def find_names(connection: Connection, address: Address) -> Names:
+def find_names(connection: Connection, address: PostgresAddress) -> Names:
     """The names of a table's parts; pgvector must be there."""
     row = connection.execute(
         "SELECT coalesce(%s::text, current_schema()), (SELECT n.nspname FROM pg_extension e"

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
-from flowhash.engines.engine_arguments import Asked
+from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
     SPARE,
-    Candidates,
+    EngineCandidates,
     exact_distances,
     least_possible,
     ranked,
 )
 from flowhash.engines.qdrant.client_connection import Store
-from flowhash.engines.qdrant.collection_marker import Facts
+from flowhash.engines.qdrant.collection_marker import CollectionFacts
 from flowhash.engines.qdrant.point_counts import Counter
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import (
@@ -41,7 +41,7 @@ VALUES = 1 << 18  # of filters that one batch carries
 
 
 @dataclass(frozen=True, eq=False)
-class Searching:
+class CandidateSearch:
     """What does not change between the queries of a search.
 
     Attributes:
@@ -53,12 +53,12 @@ class Searching:
     """
 
     store: Store
-    facts: Facts
+    facts: CollectionFacts
     chosen: Chosen
     counter: Counter
     payloads: bool
 
-    def answer(self, asked: Asked) -> Hits:
+    def answer(self, asked: EngineQueries) -> Hits:
         """The exact answer to all queries."""
         settings, count = self.facts.settings, len(asked.queries)
         opened = self.counter.opened(asked.order, asked.probe, asked.at_least)
@@ -137,7 +137,7 @@ class Searching:
 
     def _rank(
         self,
-        asked: Asked,
+        asked: EngineQueries,
         some: NDArray[np.intp],
         lists: list[list[Any]],
         limits: NDArray[np.int64],
@@ -150,7 +150,7 @@ class Searching:
         ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
         ids[:] = [item_id(settings, point) for point in points]
         embeddings = np.array([embedding_of(point) for point in points], np.float32)
-        candidates = Candidates(
+        candidates = EngineCandidates(
             np.repeat(np.arange(len(some)), lengths),
             ids,
             embeddings.reshape(len(points), settings.dim),
