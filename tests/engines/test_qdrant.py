@@ -119,13 +119,14 @@ def same_hits(engine: Any, table: HashTable, top: int = 5, count: int = 9, **opt
     generator = np.random.default_rng(count)
     order = np.array([generator.permutation(table.buckets) for _ in range(count)])
     queries = vectors_of(generator, count, table)
-    hits = engine.search(order, queries, top, payloads=True, **options)
-    expected = table.search(order, queries, top, payloads=True, **options)
+    hits = engine.search(order, queries, top, payloads=True, buckets=True, **options)
+    expected = table.search(order, queries, top, payloads=True, buckets=True, **options)
     assert hits.ids.tolist() == expected.ids.tolist()
     assert hits.distances.tobytes() == expected.distances.tobytes()
     assert hits.counts.tolist() == expected.counts.tolist()
     assert hits.scanned.tolist() == expected.scanned.tolist()
     assert hits.payloads == expected.payloads
+    np.testing.assert_array_equal(hits.buckets, expected.buckets, strict=True)
 
 
 # Points

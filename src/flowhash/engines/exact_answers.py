@@ -31,12 +31,14 @@ class EngineCandidates:
         ids: whole numbers [m] int64, or strings [m] object.
         embeddings: [m, dim] float32; of no row once all are measured.
         payloads: of each, or None where they are not wanted.
+        codes: the k buckets of each, ascending [m, k] int32, or None where they are not wanted.
     """
 
     queries: NDArray[np.int64]
     ids: NDArray[Any]
     embeddings: NDArray[np.float32]
     payloads: Sequence[dict[str, Any] | None] | None = None
+    codes: NDArray[np.int32] | None = None
 
 
 @kernel
@@ -107,6 +109,9 @@ def ranked(
         texts = [candidates.payloads[row] for row in order.tolist()]
         starts = [0, *np.cumsum(answer.counts).tolist()]
         answer.payloads = [texts[a:b] for a, b in pairwise(starts)]
+    if candidates.codes is not None:
+        answer.buckets = np.full((count, top, candidates.codes.shape[1]), -1, np.int32)
+        answer.buckets[queries, places] = candidates.codes[order]
     worst = np.full(count, np.inf)
     last = places == top - 1
     worst[queries[last]] = distances[order[last]]

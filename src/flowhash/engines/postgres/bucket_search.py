@@ -47,6 +47,7 @@ def search(
     asked: EngineQueries,
     chosen: Filter,
     payloads: bool,
+    buckets: bool,
 ) -> tuple[Hits, TableFacts]:
     """Answer queries from one state of the table; that state's facts, too."""
     pieces = []
@@ -64,7 +65,9 @@ def search(
                 # All buckets are read alike. Left to itself the server plans each query anew or
                 # not, as its first few happened to look, and that takes as long as reading one.
                 connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            asking = _Asking(connection, names, settings, facts.largest, some, chosen, payloads)
+            asking = _Asking(
+                connection, names, settings, facts.largest, some, chosen, payloads, buckets
+            )
             pieces.append(asking.answer(opened))
     return Hits.concatenate(pieces), facts
 
@@ -83,7 +86,7 @@ class _Asking:
 
     def __init__(
         self, connection: Connection, names: Names, settings: Settings, largest: float,
-        asked: EngineQueries, chosen: Filter, payloads: bool,
+        asked: EngineQueries, chosen: Filter, payloads: bool, buckets: bool,
     ) -> None:  # fmt: skip
         self._asked = asked
         self._vectors = [Vector(query) for query in asked.queries]
@@ -92,13 +95,13 @@ class _Asking:
         self._settings = settings
         self._largest = largest
         self._chosen = chosen
-        self._payloads = payloads
+        self._payloads, self._buckets = payloads, buckets
+        more = ", payload" * payloads + ", bucket, others" * buckets
         self._command = sql.SQL(
             "SELECT id, embedding, {} AS distance{} FROM {} WHERE bucket = %s{}"
             " ORDER BY distance LIMIT %s"
         ).format(
-            names.distance(settings), sql.SQL(", payload" if payloads else ""), names.table,
-            chosen.condition,
+            names.distance(settings), sql.SQL(more), names.table, chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
     def answer(self, opened: OpenedBuckets) -> Hits:
@@ -179,8 +182,12 @@ class _Asking:
         ids = np.empty(len(rows), np.int64 if numbers else object)
         ids[:] = [row[0] for row in rows]
         payloads = [row[3] for row in rows] if self._payloads else None
+        codes = None
+        if self._buckets:
+            each = [sorted([row[-2], *(row[-1] or ())]) for row in rows]
+            codes = np.array(each, np.int32).reshape(len(rows), settings.active)
         return EngineCandidates(
-            queries, ids, embeddings_of([row[1] for row in rows], settings), payloads
+            queries, ids, embeddings_of([row[1] for row in rows], settings), payloads, codes
         )
 
     def _unproven(self, lists: Sequence[MeasuredRows], worst: NDArray[np.float64]) -> list[Wish]:
@@ -268,12 +275,14 @@ def all_of(pieces: Sequence[MeasuredRows]) -> tuple[EngineCandidates, NDArray[np
     payloads = None
     if given[0].payloads is not None:
         payloads = [payload for one in given for payload in one.payloads or ()]
+    codes = [one.codes for one in given if one.codes is not None]
     return (
         EngineCandidates(
             np.concatenate([one.queries for one in given]),
             np.concatenate([one.ids for one in given]),
             given[0].embeddings,
             payloads,
+            np.concatenate(codes) if codes else None,
         ),
         np.concatenate([piece.distances for piece in pieces]),
     )

@@ -239,6 +239,7 @@ class PostgresTable(SettingsProperties):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        buckets: bool = False,
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens.
@@ -261,6 +262,7 @@ class PostgresTable(SettingsProperties):
                 asked,
                 chosen,
                 payloads,
+                buckets,
             )
         self._count = facts.items
         return hits

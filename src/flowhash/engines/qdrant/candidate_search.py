@@ -23,10 +23,12 @@ from flowhash.engines.qdrant.collection_marker import CollectionFacts
 from flowhash.engines.qdrant.point_counts import Counter
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import (
+    CODE,
     DIRECTION,
     EMBEDDING,
     NAME,
     TEXT,
+    code_of,
     directions,
     embedding_of,
     item_id,
@@ -50,6 +52,7 @@ class CandidateSearch:
         chosen: which points may be found.
         counter: of those.
         payloads: whether hits bring theirs.
+        buckets: whether hits bring the buckets that they are in.
     """
 
     store: Store
@@ -57,6 +60,7 @@ class CandidateSearch:
     chosen: Chosen
     counter: Counter
     payloads: bool
+    buckets: bool
 
     def answer(self, asked: EngineQueries) -> Hits:
         """The exact answer to all queries."""
@@ -76,6 +80,7 @@ class CandidateSearch:
             scanned,
             opened,
             [[] for _ in range(count)] if self.payloads else None,
+            np.full((count, asked.top, settings.active), -1, np.int32) if self.buckets else None,
         )
         # One more than there are is as good as all of them: the list comes back shorter.
         limits = np.minimum(asked.top + SPARE, scanned + 1)
@@ -119,6 +124,7 @@ class CandidateSearch:
         settings = self.facts.settings
         fields = [NAME] if settings.ids == STRING else []
         fields += [TEXT] if self.payloads else []
+        fields += [CODE] if self.buckets else []
         using = DIRECTION if settings.metric == "cosine" else EMBEDDING
         requests = [
             models.QueryRequest(
@@ -155,6 +161,7 @@ class CandidateSearch:
             ids,
             embeddings.reshape(len(points), settings.dim),
             [unpacked(point.payload) for point in points] if self.payloads else None,
+            self._codes(points) if self.buckets else None,
         )
         queries = np.ascontiguousarray(asked.queries[some])
         exact = exact_distances(settings.metric, queries, candidates)
@@ -167,6 +174,8 @@ class CandidateSearch:
         if hits.payloads is not None and found.payloads is not None:
             for query, texts in zip(some.tolist(), found.payloads, strict=True):
                 hits.payloads[query] = texts
+        if hits.buckets is not None and found.buckets is not None:
+            hits.buckets[some] = found.buckets
         last = np.array([points[-1].score if points else 0.0 for points in lists])
         least = least_possible(
             settings.metric, settings.dim, _distances(settings.metric, last),
@@ -174,6 +183,11 @@ class CandidateSearch:
         )  # fmt: skip
         proven: NDArray[np.bool_] = (lengths < limits[some]) | (worst < least)
         return proven
+
+    def _codes(self, points: list[Any]) -> NDArray[np.int32]:
+        settings = self.facts.settings
+        codes = [code_of(settings, point) for point in points]
+        return np.array(codes, np.int32).reshape(len(points), settings.active)
 
 
 def _distances(metric: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -263,6 +263,7 @@ class QdrantTable(SettingsProperties):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        buckets: bool = False,
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens.
@@ -277,6 +278,7 @@ class QdrantTable(SettingsProperties):
                 list of values, that each may have.
             threads: only checked; the server has its own.
             payloads: whether to return payloads too.
+            buckets: whether to return the buckets that each hit is in, too.
             encoder: the fingerprint of the queries' encoder.
 
         Raises:
@@ -290,7 +292,8 @@ class QdrantTable(SettingsProperties):
         chosen = read_where(self._empty, where)
         facts = self._now()
         counter = self._counter(facts, chosen)
-        return CandidateSearch(self._store, facts, chosen, counter, payloads).answer(asked)
+        search = CandidateSearch(self._store, facts, chosen, counter, payloads, buckets)
+        return search.answer(asked)
 
     def close(self) -> None:
         """Let go of the connection; closing twice is fine."""
