@@ -10,7 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.errors import InputError
-from flowhash.table import HashTable, Settings, arguments, check_vectors, read_ids, state_of
+from flowhash.table import (
+    LARGEST_ID,
+    HashTable,
+    Settings,
+    allowed_rows,
+    check_search,
+    check_vectors,
+    read_ids,
+    read_queries,
+    state_of,
+    whole_number,
+)
 
 WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "
@@ -51,7 +62,7 @@ class EngineItems:
         Raises:
             InputError: no number is left.
         """
-        if self.counted and next_id + len(self.ids) - 1 > arguments.LARGEST_ID:
+        if self.counted and next_id + len(self.ids) - 1 > LARGEST_ID:
             raise InputError(
                 f"ids count on from the largest one, {next_id - 1}, and no number is left; give ids"
             )
@@ -121,10 +132,10 @@ def asked(
         InputError: as :meth:`flowhash.HashTable.search` does.
     """
     check_vectors(empty.encoder, encoder)
-    order, vectors = arguments.read_queries(empty._settings, ordered_buckets, queries)
-    probe = empty.active if probe is None else arguments.whole_number(probe)
-    top = arguments.whole_number(top)
-    arguments.check_search(order, top, probe, at_least, threads)
+    order, vectors = read_queries(empty._settings, ordered_buckets, queries)
+    probe = empty.active if probe is None else whole_number(probe)
+    top = whole_number(top)
+    check_search(order, top, probe, at_least, threads)
     # The kernels look at the numbers, in an empty table as in a full one.
     empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
     return EngineQueries(order, vectors, top, probe, None if at_least is None else int(at_least))
@@ -139,7 +150,7 @@ def allowed_ids(empty: HashTable, where: Any) -> list[Any]:
     settings = empty._settings
     if isinstance(where, Iterator):  # which can be read once, and is checked first
         where = list(where)
-    arguments.allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
+    allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
     array = np.asarray(where) if isinstance(where, (np.ndarray, list, tuple)) else None
     if array is not None and array.dtype == bool:
         allowed: list[Any] = np.flatnonzero(array).tolist()
