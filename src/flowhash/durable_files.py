@@ -1,4 +1,8 @@
-"""Files that are whole or not there: replaced in one step, flushed, locked, and swept up after."""
+"""Files that are whole or not there: replaced in one step, flushed, locked, and swept up after.
+
+The locks are flock's, by hand: the core needs no package but numpy, scipy and numba, filelock
+follows links, and what a fork inherits must be given back by whoever has a copy of the descriptor.
+"""
 
 from __future__ import annotations
 
@@ -129,24 +133,34 @@ def take_lock(path: Path) -> IO[bytes]:
                 f"{path} is not a folder; use HashTable.create to make a table there"
             )
         try:
-            import fcntl
+            import fcntl  # noqa: F401
         except ImportError as error:  # Windows
             raise StorageError(
                 "tables can be written on Linux and macOS only, because of their lock; open this "
                 'one with mode="r", or keep it in memory'
             ) from error
-        file = _open_lock(path / LOCK)
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
+        file = hold_lock(path / LOCK)
+        if file is None:
             raise LockedTableError(
                 f"{path} is being written by another process or object; a table has one writer. "
                 'Close that one, or open this one with mode="r"'
-            ) from error
-        except BaseException:
-            file.close()
-            raise
+            )
+    return file
+
+
+def hold_lock(path: Path) -> IO[bytes] | None:
+    """Lock a file, made where there is none, until it is closed; None where another holds it."""
+    import fcntl
+
+    file = _open_lock(path)
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    except BaseException:
+        file.close()
+        raise
     return file
 
 

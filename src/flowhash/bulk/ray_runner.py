@@ -1,4 +1,9 @@
-"""Parts on the workers of a Ray cluster; those that die are replaced."""
+"""Parts on the workers of a Ray cluster; those that die are replaced.
+
+Ray's own ActorPool hands the death of an actor to whoever asks for its result, forgets which call
+it was, and makes no other; ray.data retries, but holds the rows, and lets no worker write a part of
+its own and name it when it is whole. So the parts are handed out here.
+"""
 
 from __future__ import annotations
 

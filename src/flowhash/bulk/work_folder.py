@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flowhash.bulk.runners import PartJob, Runner
-from flowhash.durable_files import OLD_STRAY, naming, replace_file
+from flowhash.durable_files import OLD_STRAY, hold_lock, naming, replace_file
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError, reason
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable, Settings, load
@@ -355,18 +355,11 @@ def _not_ours(folder: Path) -> list[Path]:
 
 
 def _take_lock(folder: Path) -> IO[bytes]:
-    import fcntl
-
-    if (folder / LOCK).exists() and not (folder / LOCK).is_file():  # a pipe would be waited for
-        raise StorageError(f"{folder / LOCK} is no file; remove it, or give another folder")
-    file = (folder / LOCK).open("ab")
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+    file = hold_lock(folder / LOCK)
+    if file is None:
         raise LockedTableError(
             f"another process is at work in {folder}; wait for its end, or give another folder"
-        ) from error
+        )
     return file
 
 
