@@ -25,7 +25,7 @@ from flowhash.bulk.work_folder import (
 )
 from flowhash.durable_files import flush_folder, naming, replace_file
 from flowhash.errors import InputError, StorageError
-from flowhash.table import Folder, HashTable, SegmentFile, Settings, State, check_vectors
+from flowhash.table import Folder, HashTable, SegmentFile, State, TableSettings, check_vectors
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
 SEGMENT_BYTES = 1 << 28  # of embeddings in a segment
@@ -229,7 +229,7 @@ class Building:
     """
 
     files: tuple[tuple[Path, ...], ...]
-    settings: Settings
+    settings: TableSettings
     out: Place
     payloads: bool
     encoder: str | None

@@ -27,7 +27,7 @@ from flowhash.bulk.work_folder import (
 from flowhash.data import npz_array, npz_names
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table import Settings, Strings, check_vectors, pack
+from flowhash.table import Strings, TableSettings, check_vectors, pack
 
 ROWS = 25_000  # queries of a part: so many that a bucket is multiplied with hundreds of them
 ANSWERS = 1 << 22  # places for hits of a part, which bound its memory
@@ -151,7 +151,7 @@ def search(
     return work
 
 
-def _encoded(queries: Path, settings: Settings) -> Encoded | None:
+def _encoded(queries: Path, settings: TableSettings) -> Encoded | None:
     """The parquet files of queries, which must fit the table; None for an ``.npz`` file."""
     if queries.is_file() and queries.suffix.lower() not in (".npz", ".parquet"):
         raise InputError(

@@ -16,7 +16,7 @@ from flowhash.bulk.runners import Job, Runner
 from flowhash.durable_files import OLD_STRAY, naming, replace_file
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError, reason
 from flowhash.progress_bars import shown
-from flowhash.table import HashTable, Settings, load
+from flowhash.table import HashTable, TableSettings, load
 
 PLAN = "_plan.json"
 FORMAT, VERSION = "flowhash-bulk", 1
@@ -401,7 +401,7 @@ class StoredTable:
     """
 
     path: Path
-    settings: Settings
+    settings: TableSettings
     name: str
     generation: int
 

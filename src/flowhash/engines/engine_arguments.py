@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.errors import InputError
-from flowhash.table import HashTable, Settings, arguments, check_vectors, read_ids, state_of
+from flowhash.table import HashTable, TableSettings, arguments, check_vectors, read_ids, state_of
 
 WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "
@@ -18,7 +18,7 @@ WHERE = (
 )
 
 
-def memory_table(settings: Settings) -> HashTable:
+def memory_table(settings: TableSettings) -> HashTable:
     """An empty table in memory with these settings."""
     return HashTable.create(
         buckets=settings.buckets,
@@ -59,7 +59,7 @@ class NewItems:
 
 
 def new_items(
-    settings: Settings,
+    settings: TableSettings,
     codes: ArrayLike,
     embeddings: ArrayLike,
     ids: Any,

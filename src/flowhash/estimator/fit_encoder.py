@@ -33,7 +33,7 @@ DEEP_RATE = 1e-3  # where there are layers before it
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """What to learn; the fields are parameters of ``FlowHasher``."""
 
     buckets: int
@@ -48,7 +48,7 @@ class Plan:
     quiet: bool
 
     @classmethod
-    def of(cls, hasher: Any) -> Plan:
+    def of(cls, hasher: Any) -> FitPlan:
         """What the parameters of an estimator ask for; a generator as seed goes on by a number.
 
         Raises:
@@ -85,7 +85,7 @@ def layer_sizes(hidden: Any) -> tuple[int, ...]:
 
 
 def learn_encoder(
-    items: NDArray[np.float32], labels: NDArray[np.int64], names: tuple[str, ...], plan: Plan
+    items: NDArray[np.float32], labels: NDArray[np.int64], names: tuple[str, ...], plan: FitPlan
 ) -> Encoder:
     """Learn the buckets by Algorithm 1, in memory.
 
@@ -127,7 +127,7 @@ def without_centre(encoder: Encoder) -> Encoder:
     return Encoder(encoder.base, network, uncentred, encoder.active, encoder.class_names)
 
 
-def make_settings(labels: NDArray[np.int64], plan: Plan) -> Settings:
+def make_settings(labels: NDArray[np.int64], plan: FitPlan) -> Settings:
     """Batches and steps that suit the data; the steps are bounded, so that large data is quick."""
     count = int(labels.max()) + 1
     classes = min(CLASSES, count)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.estimator.fit_encoder import Plan, learn_encoder, without_centre
+from flowhash.estimator.fit_encoder import FitPlan, learn_encoder, without_centre
 from flowhash.estimator.hasher_files import load, portable, restored, save
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
 from flowhash.estimator.item_index import (
@@ -188,7 +188,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         names = tuple(str(name) for name in classes)
         known = numbers >= 0
         learned = items if known.all() else items[known]
-        encoder = learn_encoder(learned, numbers[known], names, Plan.of(self))
+        encoder = learn_encoder(learned, numbers[known], names, FitPlan.of(self))
         if metric == "inner":
             encoder = without_centre(encoder)
         table = new_table(encoder, metric)

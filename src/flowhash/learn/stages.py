@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.batch_codes import Coder
+from flowhash.learn.batch_codes import BatchCodes
 from flowhash.learn.batches import Batches, Sampler, WithLabels
 from flowhash.learn.checkpoints import Checkpoints, PassingCheckpoints
 from flowhash.learn.distributed import Processes, join
 from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
-from flowhash.learn.training_loop import Job, run
+from flowhash.learn.training_loop import StageRun, run
 from flowhash.learn.validation import Validation, embed
 from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, Plain, build_backbone
 
@@ -115,7 +115,7 @@ class Stages:
         network, loss = self.start(base, backbone)
         job = self._job("hash", stage, network, loss, HASH)
         if loss.coded:
-            job.coder = Coder(settings.active, settings.penalty)
+            job.coder = BatchCodes(settings.active, settings.penalty)
         ranker = base if settings.rank == "base" else None
         job.validate = self._validation(stage, settings.active, ranker)
         job.before = record.get("journal", 0)
@@ -152,11 +152,11 @@ class Stages:
 
     def _job(
         self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss, number: int
-    ) -> Job:
+    ) -> StageRun:
         batches = self._batches(stage, number)
-        return Job(name, stage, network, loss, batches, self.checkpoints[name])
+        return StageRun(name, stage, network, loss, batches, self.checkpoints[name])
 
-    def _train(self, job: Job) -> dict[str, Any]:
+    def _train(self, job: StageRun) -> dict[str, Any]:
         return run(job, self.settings, self.folder, self.processes, self.quiet)
 
     def _loss(self, stage: Stage) -> MetricLoss:

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn.batch_codes import Coder
-from flowhash.learn.batches import Batch, Batches
+from flowhash.learn.batch_codes import BatchCodes
+from flowhash.learn.batches import Batches, TrainingBatch
 from flowhash.learn.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
 from flowhash.learn.distributed import Processes
 from flowhash.learn.losses import MetricLoss
@@ -31,7 +31,7 @@ from flowhash.networks import EmbeddingNetwork
 
 
 @dataclass
-class Job:
+class StageRun:
     """One stage, ready to run.
 
     Attributes:
@@ -52,13 +52,17 @@ class Job:
     loss: MetricLoss
     batches: Batches
     checkpoints: Checkpoints
-    coder: Coder | None = None
+    coder: BatchCodes | None = None
     validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
     before: int = 0
 
 
 def run(
-    job: Job, settings: Settings, folder: Path | None, processes: Processes, quiet: bool = False
+    job: StageRun,
+    settings: Settings,
+    folder: Path | None,
+    processes: Processes,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train one stage to its end, from its last checkpoint if there is one.
 
@@ -96,7 +100,7 @@ class _State:
     best: Best = dataclasses.field(default_factory=Best)
 
 
-def _resume(last: Checkpoint | None, job: Job, optimiser: torch.optim.Optimizer) -> _State:
+def _resume(last: Checkpoint | None, job: StageRun, optimiser: torch.optim.Optimizer) -> _State:
     if last is None:
         return _State(journal=job.before)
     record = last.record
@@ -118,7 +122,7 @@ class _Loop:
 
     def __init__(
         self,
-        job: Job,
+        job: StageRun,
         settings: Settings,
         folder: Path | None,
         processes: Processes,
@@ -168,7 +172,7 @@ class _Loop:
                 if stop:
                     raise KeyboardInterrupt
 
-    def _step(self, batch: Batch) -> tuple[float, Tensor, Any]:
+    def _step(self, batch: TrainingBatch) -> tuple[float, Tensor, Any]:
         """One step of Algorithm 1: embed, solve for codes, and go down the loss (lines 3 to 6)."""
         job = self.job
         # Dropout depends on the step and the process, not on how the run came here.
@@ -193,7 +197,9 @@ class _Loop:
         self.optimiser.step()
         return value, embeddings, codes
 
-    def _log(self, loss: float, rate: float, batch: Batch, embeddings: Tensor, codes: Any) -> None:
+    def _log(
+        self, loss: float, rate: float, batch: TrainingBatch, embeddings: Tensor, codes: Any
+    ) -> None:
         if self.journal is None:
             return
         seconds, steps = time.perf_counter() - self.since, self.state.step - self.logged

@@ -144,7 +144,7 @@ class Residual(nn.Module):
         for stage, count in enumerate(blocks):
             for block in range(count):
                 outputs = width * 2**stage
-                layers.append(_Block(channels, outputs, 2 if stage and not block else 1))
+                layers.append(_ResidualBlock(channels, outputs, 2 if stage and not block else 1))
                 channels = outputs
         self.features = channels
         self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -158,7 +158,7 @@ class Residual(nn.Module):
         return self.layers(images.contiguous(memory_format=self.layout))  # type: ignore[no-any-return]
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)

@@ -95,7 +95,7 @@ def measure(
         raise InputError(f"probe is {probe}; expected 1 to {index.buckets}, the number of buckets")
     sums = _Sums(tops, probe)
     for block in _in_pieces(blocks, _depth(index, tops, average)):
-        _Block(index, block, sums, exact, average).count()
+        _QueryBlock(index, block, sums, exact, average).count()
     if sums.queries == 0:
         raise InputError("there are no queries; expected one or more")
     return sums.measured(len(index))
@@ -183,7 +183,7 @@ class _Sums:
         return others * self.queries / max(scanned, 1)
 
 
-class _Block:
+class _QueryBlock:
     """One block of queries on its way through the table."""
 
     def __init__(

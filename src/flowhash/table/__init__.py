@@ -43,8 +43,8 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.settings import (
         METRICS as METRICS,
         MOST_BUCKETS as MOST_BUCKETS,
-        Settings as Settings,
         SettingsProperties as SettingsProperties,
+        TableSettings as TableSettings,
         check_encoder as check_encoder,
         check_vectors as check_vectors,
     )

@@ -16,7 +16,7 @@ from flowhash.errors import InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
 from flowhash.table.segments.builder import first_wrong_code
 from flowhash.table.segments.segment import State
-from flowhash.table.settings import Settings
+from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.top_values import sort_rows
 
@@ -28,7 +28,7 @@ WHERE = "It is a list or set of ids, or a boolean mask; payloads are not searche
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
+class NewRows:
     """Checked arguments of ``add``.
 
     Attributes:
@@ -64,12 +64,12 @@ def whole_number(value: Any) -> Any:
 
 
 def read_items(
-    settings: Settings,
+    settings: TableSettings,
     codes: ArrayLike,
     embeddings: ArrayLike,
     ids: Any,
     payloads: Sequence[dict[str, Any] | None] | None,
-) -> Items:
+) -> NewRows:
     """Check the arguments of ``add``; embeddings are checked while they are copied."""
     vectors = _read_vectors(settings, embeddings, "embeddings")
     count = len(vectors)
@@ -86,10 +86,10 @@ def read_items(
             raise InputError(f"ids has {len(known)} ids for {count} embeddings; expected one each")
     elif settings.ids != INT64:
         raise InputError("this table has strings as ids, which it cannot make up; give ids")
-    return Items(buckets, vectors, known, _read_payloads(payloads, count))
+    return NewRows(buckets, vectors, known, _read_payloads(payloads, count))
 
 
-def with_ids(items: Items, next_id: int) -> Items:
+def with_ids(items: NewRows, next_id: int) -> NewRows:
     """The items with ids that count on from ``next_id``, unless they have ids."""
     if items.ids is not None:
         return items
@@ -99,10 +99,10 @@ def with_ids(items: Items, next_id: int) -> Items:
             f"ids count on from the largest one, {next_id - 1}, and no number is left; give ids"
         )
     keys = np.arange(next_id, next_id + count, dtype=np.int64)
-    return Items(items.codes, items.embeddings, Ids(keys, NO_STRINGS), items.payloads, True)
+    return NewRows(items.codes, items.embeddings, Ids(keys, NO_STRINGS), items.payloads, True)
 
 
-def _read_vectors(settings: Settings, values: ArrayLike, name: str) -> NDArray[np.float32]:
+def _read_vectors(settings: TableSettings, values: ArrayLike, name: str) -> NDArray[np.float32]:
     if (  # what single queries should be, without the detours
         type(values) is np.ndarray
         and values.dtype == np.float32
@@ -121,7 +121,7 @@ def _read_vectors(settings: Settings, values: ArrayLike, name: str) -> NDArray[n
         return np.require(array, np.float32, ["C", "W"])
 
 
-def _read_codes(settings: Settings, values: ArrayLike, count: int) -> NDArray[np.int32]:
+def _read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArray[np.int32]:
     array = numbers(values, "codes")
     if array.size == 0 and count == 0:
         return np.empty((0, settings.active), np.int32)
@@ -193,7 +193,7 @@ def _depth(payload: Any) -> int:
 
 
 def read_queries(
-    settings: Settings, ordered_buckets: ArrayLike, queries: ArrayLike
+    settings: TableSettings, ordered_buckets: ArrayLike, queries: ArrayLike
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Check the arrays of a search; what is in them is checked by the kernels."""
     asked = _read_vectors(settings, queries, "queries")
@@ -249,7 +249,7 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def allowed_rows(
-    settings: Settings, state: State, where: Any, kinds: str = WHERE
+    settings: TableSettings, state: State, where: Any, kinds: str = WHERE
 ) -> list[NDArray[np.uint8]]:
     """For each part 1 where a live row has an id that ``where`` allows.
 

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from flowhash.durable_files import naming
 from flowhash.errors import InputError
-from flowhash.table.arguments import Items
+from flowhash.table.arguments import NewRows
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack
-from flowhash.table.segments.builder import Draft, draft, given, in_memory, stored
+from flowhash.table.segments.builder import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.segments.segment import Part, Segment, SegmentFile, State, new_part
-from flowhash.table.settings import METRICS, Settings
+from flowhash.table.settings import METRICS, TableSettings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import Folder
 
@@ -28,7 +28,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 FAN = 8  # so many segments of like size are merged into one
 
 
-def add(settings: Settings, folder: Folder | None, state: State, items: Items) -> State:
+def add(settings: TableSettings, folder: Folder | None, state: State, items: NewRows) -> State:
     """The state with new items; older ones with the same ids are gone."""
     ids = items.ids
     assert ids is not None
@@ -69,7 +69,7 @@ def store_deleted(folder: Folder | None, before: State, after: State) -> State:
     return stored
 
 
-def tidy(settings: Settings, folder: Folder | None, state: State) -> State:
+def tidy(settings: TableSettings, folder: Folder | None, state: State) -> State:
     """Merge segments where many of like size have gathered, or where most rows are deleted.
 
     The change that led here is done already; what fails now is only put off.
@@ -87,7 +87,7 @@ def tidy(settings: Settings, folder: Folder | None, state: State) -> State:
         return state if folder is None else folder.load(state)
 
 
-def compact(settings: Settings, folder: Folder | None, state: State) -> State:
+def compact(settings: TableSettings, folder: Folder | None, state: State) -> State:
     """All live rows in one segment, or in as few as their size allows."""
     groups: list[list[Part]] = [[]]
     for part in state.parts:
@@ -116,7 +116,9 @@ def _crowd(state: State) -> list[Part]:
     return []
 
 
-def _merge(settings: Settings, folder: Folder | None, state: State, old: Sequence[Part]) -> State:
+def _merge(
+    settings: TableSettings, folder: Folder | None, state: State, old: Sequence[Part]
+) -> State:
     """The state with the live rows of some parts in one new part."""
     sources, rows, origins, keys, codes = [], [], [], [], []
     for number, part in enumerate(old):
@@ -143,7 +145,7 @@ def _merge(settings: Settings, folder: Folder | None, state: State, old: Sequenc
 
 
 def _store(
-    settings: Settings, folder: Folder | None, before: State, kept: State, plan: Draft, next_id: int
+    settings: TableSettings, folder: Folder | None, before: State, kept: State, plan: SegmentDraft, next_id: int
 ) -> State:  # fmt: skip
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
     halves = settings.dtype == "float16"
@@ -167,7 +169,7 @@ def _write_deletions(folder: Folder, before: State, after: State) -> State:
 
 
 def adopt(
-    settings: Settings,
+    settings: TableSettings,
     folder: Folder,
     state: State,
     folders: Sequence[Path],

@@ -26,8 +26,8 @@ from flowhash.table.search.searcher import Searcher
 from flowhash.table.segments.segment import Segment, SegmentFile, State
 from flowhash.table.settings import (
     METRICS,
-    Settings,
     SettingsProperties,
+    TableSettings,
     check_encoder,
     check_vectors,
 )
@@ -57,7 +57,7 @@ class HashTable(SettingsProperties):
         (array([[0, 1]]), array([[ 1., 18.]], dtype=float32), array([2]))
     """
 
-    def __init__(self, settings: Settings, folder: Folder | None, state: State) -> None:
+    def __init__(self, settings: TableSettings, folder: Folder | None, state: State) -> None:
         super().__init__(settings)
         self._folder = folder
         self._state: State | None = state
@@ -96,7 +96,7 @@ class HashTable(SettingsProperties):
             StorageError: the folder is not empty or cannot be written.
         """
         number = arguments.whole_number
-        settings = Settings(
+        settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
         settings.check()

@@ -13,7 +13,7 @@ from flowhash.table.search.rerank import UNIT
 from flowhash.table.segments.block_checksums import BLOCK
 from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
 from flowhash.table.segments.segment import Part, Segment, State, texts_fit
-from flowhash.table.settings import COSINE, METRICS, Settings
+from flowhash.table.settings import COSINE, METRICS, TableSettings
 from flowhash.table.storage.manifest import load
 from flowhash.table.storage.segment_file import damaged_blocks
 from flowhash.table.storage.table_folder import Folder
@@ -43,7 +43,7 @@ def folder_faults(path: Path) -> list[str]:
     return faults + state_faults(settings, State(tuple(parts), folder.manifest.next_id))
 
 
-def state_faults(settings: Settings, state: State) -> list[str]:
+def state_faults(settings: TableSettings, state: State) -> list[str]:
     """Everything that is wrong with a state, a line for each fault."""
     faults: list[str] = []
     parts = tracked(state.parts, "check segments", len(state.parts))
@@ -70,7 +70,7 @@ def state_faults(settings: Settings, state: State) -> list[str]:
     return faults
 
 
-def _inconsistencies(settings: Settings, part: Part) -> list[str]:
+def _inconsistencies(settings: TableSettings, part: Part) -> list[str]:
     """What does not fit together in a segment whose checksums are right."""
     segment = part.segment
     arrays = segment.arrays

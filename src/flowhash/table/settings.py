@@ -18,7 +18,7 @@ MOST_BUCKETS = 1 << 30
 
 
 @dataclass(frozen=True)
-class Settings:
+class TableSettings:
     """What is chosen when a table is created and never changes.
 
     Attributes:
@@ -64,7 +64,7 @@ class SettingsProperties:
         settings: of the table.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
 
     @property

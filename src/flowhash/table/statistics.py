@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
 from flowhash.table.segments.segment import State
-from flowhash.table.settings import Settings
+from flowhash.table.settings import TableSettings
 
 SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
 
@@ -64,7 +64,7 @@ def expected_share(buckets: int, active: int) -> float:
     return 1.0 - apart
 
 
-def table_stats(settings: Settings, state: State) -> Stats:
+def table_stats(settings: TableSettings, state: State) -> Stats:
     """Measure a state."""
     loads = np.zeros(settings.buckets, np.int64)
     for part in state.parts:
@@ -80,7 +80,7 @@ def table_stats(settings: Settings, state: State) -> Stats:
 
 
 def stats_of(
-    settings: Settings,
+    settings: TableSettings,
     items: int,
     loads: NDArray[np.int64],
     found: float,
@@ -128,7 +128,7 @@ def stats_of(
     )
 
 
-def _others_found(settings: Settings, state: State, loads: NDArray[np.int64]) -> float:
+def _others_found(settings: TableSettings, state: State, loads: NDArray[np.int64]) -> float:
     """The mean number of others that an item finds in its own buckets."""
     if state.live < 2:
         return 0.0

@@ -32,10 +32,10 @@ from flowhash.table import (
     INT64,
     Hits,
     Item,
-    Settings,
     SettingsProperties,
     Stats,
     Stored,
+    TableSettings,
     check_encoder,
     draw,
     read_ids,
@@ -99,7 +99,7 @@ class PostgresTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the server refuses, or has a table of that name.
         """
-        settings = Settings(
+        settings = TableSettings(
             whole_number(buckets), whole_number(dim), whole_number(active), metric, dtype, ids,
             encoder,
         )  # fmt: skip
@@ -476,7 +476,7 @@ def loads(connection: Connection, names: Names, buckets: int) -> NDArray[np.int6
     return found
 
 
-def item_of(row: Sequence[Any], settings: Settings) -> Item:
+def item_of(row: Sequence[Any], settings: TableSettings) -> Item:
     """An item from one of its rows, with the columns ``ITEM``, in binary."""
     bucket, name, others, payload, embedding = row
     code = np.array(sorted([bucket, *(others or [])]), np.int32)
@@ -484,7 +484,7 @@ def item_of(row: Sequence[Any], settings: Settings) -> Item:
 
 
 def items_by_id(
-    connection: Connection, names: Names, settings: Settings, ids: Sequence[Any]
+    connection: Connection, names: Names, settings: TableSettings, ids: Sequence[Any]
 ) -> dict[Any, Item]:
     """The items that are there, by their ids."""
     command = sql.SQL("SELECT {} FROM {} WHERE id = ANY(%s::{}) AND {}").format(
@@ -496,7 +496,7 @@ def items_by_id(
 
 
 def codes_by_id(
-    connection: Connection, names: Names, settings: Settings, ids: Sequence[Any]
+    connection: Connection, names: Names, settings: TableSettings, ids: Sequence[Any]
 ) -> dict[Any, list[int]]:
     """The codes of the items that are there, by their ids."""
     command = sql.SQL("SELECT id, bucket, others FROM {} WHERE id = ANY(%s::{}) AND {}").format(
@@ -506,7 +506,7 @@ def codes_by_id(
     return {name: sorted([bucket, *(others or [])]) for name, bucket, others in rows}
 
 
-def id_list(settings: Settings) -> sql.SQL:
+def id_list(settings: TableSettings) -> sql.SQL:
     """The type of a list of ids."""
     return sql.SQL("bigint[]" if settings.ids == INT64 else "text[]")
 
@@ -524,7 +524,7 @@ def rows_at(
 
 
 def sample(
-    connection: Connection, names: Names, settings: Settings, sizes: NDArray[np.int64], count: int,
+    connection: Connection, names: Names, settings: TableSettings, sizes: NDArray[np.int64], count: int,
     seed: int,
 ) -> list[Item]:  # fmt: skip
     """A random sample of items: rows are drawn, and an item that came twice is drawn once."""
@@ -545,7 +545,7 @@ def sample(
 
 
 def batches(
-    connection: Connection, names: Names, settings: Settings, size: int, payloads: bool
+    connection: Connection, names: Names, settings: TableSettings, size: int, payloads: bool
 ) -> Iterator[Stored]:
     """All items, in the transaction that the connection is in."""
     chosen = ITEM if payloads else ITEM.replace("payload", "NULL::json")

@@ -16,12 +16,14 @@ from flowhash.engines.postgres.postgres_address import Address
 from flowhash.engines.postgres.row_source import Source
 from flowhash.engines.postgres.schema import Facts, Names, read_facts
 from flowhash.errors import InputError, StorageError
-from flowhash.table import INT64, Ids, Settings
+from flowhash.table import INT64, Ids, TableSettings
 
 COLUMNS = "bucket, id, others, payload, embedding"
 
 
-def locked(connection: Connection, names: Names, address: Address, settings: Settings) -> Facts:
+def locked(
+    connection: Connection, names: Names, address: Address, settings: TableSettings
+) -> Facts:
     """The facts of a table, which nobody else changes until this transaction ends.
 
     Raises:
@@ -30,7 +32,7 @@ def locked(connection: Connection, names: Names, address: Address, settings: Set
     return usable(read_facts(connection, names, address, lock=True), settings, address)
 
 
-def usable(facts: Facts | None, settings: Settings, address: Address) -> Facts:
+def usable(facts: Facts | None, settings: TableSettings, address: Address) -> Facts:
     """The facts of a table that is ready and still the one that was opened.
 
     Raises:
@@ -65,7 +67,7 @@ def transaction(connection: Connection) -> Any:
 
 
 def add(
-    connection: Connection, names: Names, address: Address, settings: Settings, items: NewItems
+    connection: Connection, names: Names, address: Address, settings: TableSettings, items: NewItems
 ) -> tuple[NDArray[Any], int]:
     """Store items in place of those with the same ids; the ids, and how many items there are."""
     refuse_zeros(items)
@@ -85,7 +87,7 @@ def add(
 
 
 def delete(
-    connection: Connection, names: Names, address: Address, settings: Settings, ids: Ids
+    connection: Connection, names: Names, address: Address, settings: TableSettings, ids: Ids
 ) -> tuple[int, int]:
     """Delete items; how many there were, and how many are left."""
     with transaction(connection):
@@ -121,7 +123,7 @@ def refuse_zeros(items: NewItems) -> None:
             )
 
 
-def _delete(connection: Connection, names: Names, settings: Settings, ids: Any) -> int:
+def _delete(connection: Connection, names: Names, settings: TableSettings, ids: Any) -> int:
     """Delete the rows of items; how many items that were."""
     kind = "bigint[]" if settings.ids == INT64 else "text[]"
     listed = ids.tolist()

@@ -51,10 +51,10 @@ from flowhash.table import (
     HashTable,
     Hits,
     Item,
-    Settings,
     SettingsProperties,
     Stats,
     Stored,
+    TableSettings,
     check_encoder,
     draw,
     read_ids,
@@ -116,7 +116,7 @@ class QdrantTable(SettingsProperties):
             StorageError: the server does not answer, or there is such a collection.
         """
         number = whole_number
-        settings = Settings(
+        settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
         settings.check()

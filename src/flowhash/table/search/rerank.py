@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.intrinsics import prefetch, prefetch_item
-from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, Candidates
+from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, CandidateHeaps
 from flowhash.table.segments.arrays import (
     BROKEN,
     Arrays,
@@ -65,7 +65,7 @@ def worth_measuring(
     metric: int,
     queries: NDArray[np.float32],
     query: int,
-    found: Candidates,
+    found: CandidateHeaps,
     top: int,
     largest: float,
     residual: float,
@@ -97,7 +97,7 @@ def measure(
     number: int,
     metric: int,
     queries: NDArray[np.float32],
-    found: Candidates,
+    found: CandidateHeaps,
     sequence: NDArray[np.int32],
     top: int,
     largest: float,
@@ -166,7 +166,7 @@ def settle(
     queries: NDArray[np.float32],
     largest: float,
     residual: float,
-    found: Candidates,
+    found: CandidateHeaps,
     sequence: NDArray[np.int32],
     distances: NDArray[np.float64],
     keys: NDArray[np.int64],

@@ -44,7 +44,7 @@ def scan(
     first: int,
     last: int,
     fine: bool,
-    found: Candidates,
+    found: CandidateHeaps,
 ) -> int:
     """Scan the buckets of pairs ``first`` to ``last``.
 
@@ -152,7 +152,7 @@ def select(
     earlier: NDArray[np.uint8],
     codes: NDArray[np.int32],
     query: int,
-    found: Candidates,
+    found: CandidateHeaps,
 ) -> None:
     """Push the rows of a line that may be among the best; each row from its first bucket only."""
     line = affinities[index, :size]
@@ -370,7 +370,7 @@ ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in
 ROW_MASK = (1 << ROW_BITS) - 1
 
 
-class Candidates(NamedTuple):
+class CandidateHeaps(NamedTuple):
     """What one scan keeps; c is the room for each query.
 
     Attributes:
@@ -390,9 +390,9 @@ class Candidates(NamedTuple):
     coarse: NDArray[np.uint8]
 
 
-def empty_candidates(queries: int, room: int) -> Candidates:
+def empty_candidates(queries: int, room: int) -> CandidateHeaps:
     """Room for ``room`` candidates of every query, none seen yet."""
-    return Candidates(
+    return CandidateHeaps(
         np.empty((queries, room), np.float32),
         np.empty((queries, room), np.int64),
         np.zeros(queries, np.int32),
@@ -444,7 +444,7 @@ def push(
 
 
 @inner_kernel
-def merge(found: Candidates, other: Candidates) -> None:
+def merge(found: CandidateHeaps, other: CandidateHeaps) -> None:
     """Add what another thread found for the same queries."""
     room = found.affinities.shape[1]
     for query in range(found.filled.shape[0]):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flowhash.compile import inner_kernel, kernel
 from flowhash.table.search.bucket_plan import pair_few
 from flowhash.table.search.rerank import measure, settle
-from flowhash.table.search.scan import Candidates, scan
+from flowhash.table.search.scan import CandidateHeaps, scan
 from flowhash.table.segments.arrays import look_up
 from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, square
 from flowhash.table.settings import COSINE
@@ -18,7 +18,7 @@ from flowhash.table.settings import COSINE
 FEW = 16  # pairs of query and bucket that one compiled call does best
 
 
-class Found(NamedTuple):
+class RawHits(NamedTuple):
     """The nearest rows of each query.
 
     Places, distances and keys are [q, top], counts, scanned and opened (buckets) [q].
@@ -32,9 +32,9 @@ class Found(NamedTuple):
     opened: NDArray[np.int32]
 
 
-def empty_found(queries: int, top: int) -> Found:
+def empty_found(queries: int, top: int) -> RawHits:
     """Room for an answer."""
-    return Found(
+    return RawHits(
         np.empty((queries, top), np.int64),
         np.empty((queries, top), np.float32),
         np.empty((queries, top), np.int64),
@@ -88,7 +88,7 @@ def search_few(
     segment, allowed = look_up(noted)
     count, top = distances.shape
     room = spare_room(top)
-    found = Candidates(
+    found = CandidateHeaps(
         np.empty((count, room), np.float32),
         np.empty((count, room), np.int64),
         np.zeros(count, np.int32),
@@ -129,7 +129,7 @@ def search_few(
 
 @inner_kernel
 def deliver(
-    found: Candidates,
+    found: CandidateHeaps,
     sequence: NDArray[np.int32],
     exact: NDArray[np.float64],
     ids: NDArray[np.int64],

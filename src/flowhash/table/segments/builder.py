@@ -22,7 +22,7 @@ PLAIN = np.zeros(6, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class RowSource:
     """Where embeddings, names and payloads come from: the arguments of ``add``, or a segment."""
 
     arrays: Arrays
@@ -32,13 +32,13 @@ class Source:
     segment: Segment | None = None
 
 
-def stored(segment: Segment) -> Source:
+def stored(segment: Segment) -> RowSource:
     """A segment as a source."""
     nothing = np.empty((0, segment.arrays.highs.shape[1]), np.float32)
-    return Source(segment.arrays, nothing, segment.names, segment.payloads, segment)
+    return RowSource(segment.arrays, nothing, segment.names, segment.payloads, segment)
 
 
-def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> Source:
+def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> RowSource:
     """The arguments of ``add`` as a source; ``embeddings`` are float32 or float16."""
     dim = embeddings.shape[1]
     halves = embeddings.dtype == np.float16
@@ -57,11 +57,11 @@ def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> Source:
         starts=PLAIN,
     )
     vectors = np.empty((0, dim), np.float32) if halves else embeddings
-    return Source(arrays, vectors, ids.names, payloads)
+    return RowSource(arrays, vectors, ids.names, payloads)
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class SegmentDraft:
     """The layout of a new segment; row i of it is row ``rows[i]`` of source ``origins[i]``.
 
     Attributes:
@@ -76,7 +76,7 @@ class Draft:
         metric: decides which norm is kept.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[RowSource]
     origins: NDArray[np.int32]
     rows: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -120,7 +120,7 @@ class Draft:
         for source, rows in self._shares(start, stop):
             copy_lows(source.arrays, source.vectors.view(np.uint32), rows, lows)
 
-    def _shares(self, start: int, stop: int) -> Iterator[tuple[Source, NDArray[np.int64]]]:
+    def _shares(self, start: int, stop: int) -> Iterator[tuple[RowSource, NDArray[np.int64]]]:
         """Each source, and its row for each place of a range; -1 where it is another's."""
         for number, source in enumerate(self.sources):
             rows = self.rows[start:stop]
@@ -154,7 +154,7 @@ class Draft:
 
 
 def draft(
-    sources: Sequence[Source],
+    sources: Sequence[RowSource],
     origins: NDArray[np.int32],
     rows: NDArray[np.int64] | None,
     keys: NDArray[np.int64],
@@ -162,7 +162,7 @@ def draft(
     ascending: NDArray[np.int64] | None,
     buckets: int,
     metric: int,
-) -> Draft:
+) -> SegmentDraft:
     """Lay out a segment.
 
     Args:
@@ -182,7 +182,7 @@ def draft(
     ordered_keys = np.empty_like(keys)
     places = np.empty(len(keys), np.int32)
     put_in_order(sorted_rows, keys, ordered_keys, places)
-    return Draft(
+    return SegmentDraft(
         sources,
         origins[sorted_rows] if len(origins) else origins,
         sorted_rows if rows is None else rows[sorted_rows],
@@ -195,7 +195,7 @@ def draft(
     )
 
 
-def in_memory(plan: Draft, halves: bool, threads: int | None = None) -> Segment:
+def in_memory(plan: SegmentDraft, halves: bool, threads: int | None = None) -> Segment:
     """Make the segment in memory."""
     count = len(plan.rows)
     dim = plan.sources[0].vectors.shape[1]
@@ -239,7 +239,7 @@ def upper_roots(squares: NDArray[np.float64], dim: int) -> tuple[float, float]:
     return float(lengths[0]), float(lengths[1])
 
 
-def _refuse(source: Source, row: int, metric: int) -> None:
+def _refuse(source: RowSource, row: int, metric: int) -> None:
     """Say what is wrong with a given embedding."""
     halves = len(source.vectors) == 0
     line = source.arrays.highs[row].view(np.float16) if halves else source.vectors[row]

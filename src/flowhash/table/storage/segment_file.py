@@ -21,9 +21,9 @@ from flowhash.regular_file import open_regular_file
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
 from flowhash.table.segments.arrays import Arrays
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
-from flowhash.table.segments.builder import Draft, upper_roots
+from flowhash.table.segments.builder import SegmentDraft, upper_roots
 from flowhash.table.segments.segment import Segment, SegmentFile
-from flowhash.table.settings import Settings
+from flowhash.table.settings import TableSettings
 
 ALIGNMENT = 64
 LARGEST_HEADER = 1 << 16
@@ -42,7 +42,7 @@ PADDING = "padding."  # arrays whose names begin so fill gaps
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArrayEntry:
     """An array to be written: its content comes in pieces, in order."""
 
     name: str
@@ -56,9 +56,9 @@ class Entry:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-def whole(name: str, array: NDArray[Any]) -> Entry:
+def whole(name: str, array: NDArray[Any]) -> ArrayEntry:
     """An array that is there at once."""
-    return Entry(name, array.dtype, array.shape, [array])
+    return ArrayEntry(name, array.dtype, array.shape, [array])
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,12 @@ class _Summing:
         self.sums.append(sums)
 
 
-def write_container(file: IO[bytes], entries: list[Entry]) -> Written:
+def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> Written:
     """Write arrays one after another, then their checksums."""
     placed = list(_with_padding(entries))
     total = sum(entry.size for entry in placed)
     count = -(-total // BLOCK)
-    header = _header([*placed, Entry("checksums", np.dtype("<u4"), (count,), [])])
+    header = _header([*placed, ArrayEntry("checksums", np.dtype("<u4"), (count,), [])])
     file.write(len(header).to_bytes(8, "little") + header)
     summing = _Summing(file)
     for entry in placed:
@@ -121,7 +121,7 @@ def write_container(file: IO[bytes], entries: list[Entry]) -> Written:
     return Written(size, zlib.crc32(header), zlib.crc32(sums.tobytes()))
 
 
-def _with_padding(entries: list[Entry]) -> Iterator[Entry]:
+def _with_padding(entries: list[ArrayEntry]) -> Iterator[ArrayEntry]:
     """The entries, with zeros between them so that each starts at a multiple of ALIGNMENT."""
     place = 0
     for number, entry in enumerate(entries):
@@ -132,7 +132,7 @@ def _with_padding(entries: list[Entry]) -> Iterator[Entry]:
             yield whole(f"{PADDING}{number}", np.zeros(gap, np.uint8))
 
 
-def _header(entries: list[Entry]) -> bytes:
+def _header(entries: list[ArrayEntry]) -> bytes:
     """The JSON header, filled with spaces so that the arrays start at a multiple of ALIGNMENT."""
     fields: dict[str, Any] = {"__metadata__": METADATA}
     place = 0
@@ -245,8 +245,8 @@ PIECE_BYTES = 1 << 24  # embeddings are copied and written in pieces of about th
 
 
 def segment_entries(
-    plan: Draft, halves: bool
-) -> tuple[list[Entry], Callable[[], tuple[float, float]]]:
+    plan: SegmentDraft, halves: bool
+) -> tuple[list[ArrayEntry], Callable[[], tuple[float, float]]]:
     """The arrays of a segment's file in their order, and a function for when they are written.
 
     The function returns what ``upper_roots`` says of the embeddings.
@@ -282,10 +282,10 @@ def segment_entries(
         whole("offsets", plan.offsets),
     ]
     if halves:
-        entries.append(Entry("embeddings", np.dtype(np.float16), (count, dim), uppers()))
+        entries.append(ArrayEntry("embeddings", np.dtype(np.float16), (count, dim), uppers()))
     else:
-        entries.append(Entry("highs", np.dtype(np.uint16), (count, dim), uppers()))
-        entries.append(Entry("lows", np.dtype(np.uint16), (count, dim), lowers()))
+        entries.append(ArrayEntry("highs", np.dtype(np.uint16), (count, dim), uppers()))
+        entries.append(ArrayEntry("lows", np.dtype(np.uint16), (count, dim), lowers()))
     entries.append(whole("norms", norms))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
@@ -299,7 +299,9 @@ def segment_entries(
     return entries, lambda: upper_roots(largest, dim)
 
 
-def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Settings) -> Segment:
+def map_segment(
+    path: Path, written: Written, entry: SegmentFile, settings: TableSettings
+) -> Segment:
     """A segment from its file; nothing is read but the header, the checksums and the offsets.
 
     Raises:
@@ -346,7 +348,7 @@ def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Sett
     return segment
 
 
-def _check_arrays(path: Path, container: Container, rows: int, settings: Settings) -> None:
+def _check_arrays(path: Path, container: Container, rows: int, settings: TableSettings) -> None:
     """A header that was changed together with its checksum must not lead out of the arrays.
 
     Each is there, of the right kind and shape, and no other: kernels tell by an array that is there
@@ -384,7 +386,7 @@ def _check_arrays(path: Path, container: Container, rows: int, settings: Setting
         )
 
 
-def _check_offsets(segment: Segment, settings: Settings) -> None:
+def _check_offsets(segment: Segment, settings: TableSettings) -> None:
     """The offsets are read at once: every search needs them, and they lead everywhere."""
     segment.ensure("offsets")
     offsets = segment.arrays.offsets

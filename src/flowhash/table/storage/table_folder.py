@@ -32,9 +32,9 @@ from flowhash.durable_files import (
 )
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
-from flowhash.table.segments.builder import Draft
+from flowhash.table.segments.builder import SegmentDraft
 from flowhash.table.segments.segment import NO_ROWS, DeletedFile, Part, SegmentFile, State
-from flowhash.table.settings import Settings
+from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import (
     DELETED_NAME,
     NAME,
@@ -84,7 +84,7 @@ class Folder:
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: Settings, *, make: bool = True) -> Folder:
+    def create(cls, path: Path, settings: TableSettings, *, make: bool = True) -> Folder:
         """Put an empty table into a folder, which is made unless ``make`` is False.
 
         Then it must be there: whoever has taken it away does not find it again.
@@ -165,7 +165,7 @@ class Folder:
             self.manifest = before  # so that it can be tried again
             raise
 
-    def write_segment(self, plan: Draft, halves: bool) -> Part:
+    def write_segment(self, plan: SegmentDraft, halves: bool) -> Part:
         """Write a segment's file; it belongs to the table only after ``commit``."""
         name = f"segment-{self._take_number():010d}.safetensors"
         entries, limits = segment_entries(plan, halves)
