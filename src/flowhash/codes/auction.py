@@ -15,6 +15,7 @@ from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 EAGERNESS = 0.8  # share of its advantage that a row bids
 FINENESS = 0.15  # the least raise, in parts of the mean distance between a row's best buckets
 BUCKETS_PER_BID = 10  # a unit gets one bid for so many buckets; the rest is for the exact search
+SPARE = 4  # buckets that a short list has at least beside those that the row will hold
 
 
 class Places(NamedTuple):
@@ -158,9 +159,6 @@ def auction(
     least_raise = FINENESS * spacing / rows
     run_bids(means, active, loads, opening, prices, lists, places, waiting, scratch, least_raise)
     return prices
-
-
-SPARE = 4  # buckets that a short list has at least beside those that the row will hold
 
 
 class Lists(NamedTuple):

@@ -30,6 +30,10 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
 }
 RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
 DEEP_RATE = 1e-3  # where there are layers before it
+SAMPLE = 20_000  # items whose spread around their class is measured, at most
+WIDEST = 4_096  # numbers in a vector, above which the spread counts as even
+SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
+BLOCK = 8_192  # items that are centred and summed at once
 
 
 @dataclass(frozen=True)
@@ -176,12 +180,6 @@ def _enough_of_each(labels: NDArray[np.int64], least: int) -> NDArray[np.int64]:
     turns = np.arange(len(owners)) - np.repeat(np.cumsum(missing) - missing, missing)
     again = order[firsts[owners] + turns % sizes[owners]]
     return np.concatenate([np.arange(len(labels)), again])
-
-
-SAMPLE = 20_000  # items whose spread around their class is measured, at most
-WIDEST = 4_096  # numbers in a vector, above which the spread counts as even
-SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
-BLOCK = 8_192  # items that are centred and summed at once
 
 
 def discriminant(

@@ -30,6 +30,8 @@ from flowhash.learn.settings import Schedule, Settings, Stage
 
 NIN_DECAY, NIN_HEAD_DECAY = 4e-5, 5e-4
 SMALL = 5000  # images; fewer fill half a network's width, at a quarter of the time
+METHOD_WIDTH = 16  # of the residual network: a third of the time of 32
+METHOD_STEPS = {"base": 12_000, "hash": 2_000}
 
 
 def _paper_cifar100(loss: str) -> Settings:
@@ -97,10 +99,6 @@ def _paper_imagenet32(loss: str) -> Settings:
         validate_every=10_000,
         checkpoint_every=1_000,
     )
-
-
-METHOD_WIDTH = 16  # of the residual network: a third of the time of 32
-METHOD_STEPS = {"base": 12_000, "hash": 2_000}
 
 
 def _method_cifar100(loss: str) -> Settings:

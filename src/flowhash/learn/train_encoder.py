@@ -15,10 +15,10 @@ from torch import nn
 from flowhash.data import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.distributed import join
-from flowhash.learn.run_folder import claim, origin_of
 from flowhash.learn.settings import Settings
 from flowhash.learn.stages import BASE, Stages
+from flowhash.learn.training.process_group import join
+from flowhash.learn.training.run_folder import claim, origin_of
 from flowhash.networks import EmbeddingNetwork
 
 

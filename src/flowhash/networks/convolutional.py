@@ -12,6 +12,8 @@ from torch.nn import functional
 from flowhash.errors import InputError
 
 BLOCK = 16  # channels in a block of oneDNN's: 8 with AVX2, 16 with AVX-512
+SLOPE = 1 / 5.5
+FEATURES = 192
 
 
 def set_layout(network: nn.Module) -> torch.memory_format:
@@ -39,10 +41,6 @@ def set_layout(network: nn.Module) -> torch.memory_format:
             layout = torch.contiguous_format
     network.to(memory_format=layout)  # type: ignore[call-overload]
     return layout
-
-
-SLOPE = 1 / 5.5
-FEATURES = 192
 
 
 class NIN(nn.Module):

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from flowhash.compile import kernel
 from flowhash.errors import InputError
 
+INT64, STRING = "int64", "string"
+LARGEST_STRING = 65_535  # bytes of a string id
+
 
 def no_ids(kind: str) -> NDArray[Any]:
     """No ids, of the right kind, so that concatenating parts has something to start from."""
     return np.empty(0, np.int64 if kind == INT64 else object)
-
-
-INT64, STRING = "int64", "string"
-LARGEST_STRING = 65_535  # bytes of a string id
 
 
 class Strings(NamedTuple):

@@ -13,6 +13,8 @@ from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_code, damaged
 from flowhash.table.segments.segment import Part
 from flowhash.threads import available_threads
 
+WORK_PER_THREAD = 1 << 20  # numbers multiplied; below this a thread costs more than it brings
+
 
 @kernel
 def first_wrong_bucket(order: NDArray[np.int32], opened: NDArray[np.int32], buckets: int) -> int:
@@ -170,9 +172,6 @@ def count_unseen(
             known |= seen[other]
         count += 1 - known
     return count, -1
-
-
-WORK_PER_THREAD = 1 << 20  # numbers multiplied; below this a thread costs more than it brings
 
 
 def open_until(

@@ -23,6 +23,7 @@ COARSE_UNIT = 2.0**-8  # relative error of an upper half
 COMPARED = 64  # candidates that are compared with each other before they are looked up
 NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
 UNIT = 2.0**-24  # relative error of one float32 operation
+FEW = 64  # candidates that are sorted fastest by insertion
 
 
 @inner_kernel
@@ -310,9 +311,6 @@ def keep(
         keys[0, index] = key
         places[0, index] = place
     return min(size + 1, best)
-
-
-FEW = 64  # candidates that are sorted fastest by insertion
 
 
 @inner_kernel

@@ -29,6 +29,10 @@ NARROW = 128  # numbers of a row that is not
 # OpenBLAS starts its own threads from here on, counted in multiplications; ours are enough, and
 # smaller products lose nothing.
 PRODUCT = 1 << 18
+ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
+ROW_MASK = (1 << ROW_BITS) - 1
+AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
+LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
 @kernel
@@ -366,10 +370,6 @@ def to_affinities(
             affinities[index, column] *= norms[column]
 
 
-ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
-ROW_MASK = (1 << ROW_BITS) - 1
-
-
 class CandidateHeaps(NamedTuple):
     """What one scan keeps; c is the room for each query.
 
@@ -464,10 +464,6 @@ def merge(found: CandidateHeaps, other: CandidateHeaps) -> None:
 def split_place(place: int) -> tuple[int, int]:
     """The part and the row of a place."""
     return place >> ROW_BITS, place & ROW_MASK
-
-
-AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
-LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
 @inner_kernel

@@ -19,6 +19,10 @@ from flowhash.table.settings import COSINE
 from flowhash.threads import in_shards
 
 PLAIN = np.zeros(6, np.int64)
+AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
+LINE = 16  # float32 numbers that memory delivers at once
+SMALLEST_SQUARE = 1e-30  # of an embedding whose direction is compared
+LARGEST_SQUARE = 1e37  # of an embedding's length: distances of two such still fit into float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,12 +265,6 @@ def _refuse(source: RowSource, row: int, metric: int) -> None:
         f"embeddings[{row}] has length {length:g}; distances of such embeddings overflow. Divide "
         "all embeddings and queries by the same number"
     )
-
-
-AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
-LINE = 16  # float32 numbers that memory delivers at once
-SMALLEST_SQUARE = 1e-30  # of an embedding whose direction is compared
-LARGEST_SQUARE = 1e37  # of an embedding's length: distances of two such still fit into float32
 
 
 @kernel

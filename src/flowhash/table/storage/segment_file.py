@@ -39,6 +39,7 @@ KINDS = {
 NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 METADATA = {"format": "flowhash-segment", "version": "1"}
 PADDING = "padding."  # arrays whose names begin so fill gaps
+PIECE_BYTES = 1 << 24  # embeddings are copied and written in pieces of about this size
 
 
 @dataclass(frozen=True)
@@ -239,9 +240,6 @@ def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> C
     if zlib.crc32(sums.data) != expected.sums_crc32:
         raise DamagedFileError(f"{path}: its checksums are damaged; restore the file from a copy")
     return Container(arrays, spans, words, sums)
-
-
-PIECE_BYTES = 1 << 24  # embeddings are copied and written in pieces of about this size
 
 
 def segment_entries(

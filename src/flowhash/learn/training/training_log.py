@@ -13,6 +13,8 @@ from typing import Any
 
 from flowhash.progress_bars import make_bar
 
+PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
+
 
 class NoJournal:
     """Of a training without a folder: nothing is written."""
@@ -81,9 +83,6 @@ def _board(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder))
-
-
-PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
 
 
 class Progress:

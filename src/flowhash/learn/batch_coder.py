@@ -12,7 +12,7 @@ from flowhash.codes import assign_codes, class_means, item_objective, upper_boun
 
 
 @dataclass
-class BatchCodes:
+class BatchCoder:
     """Codes of a batch by minimum-cost flow, each batch started from the last one's prices.
 
     Attributes:
