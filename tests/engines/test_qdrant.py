@@ -540,7 +540,7 @@ def test_figures_are_those_of_the_table(
         assert figures.suf == pytest.approx(expected.suf)
         assert figures.bytes > 0
         assert engine.stats() is figures  # until something changes
-    monkeypatch.setattr(browsing, "SAMPLE", 10)
+    monkeypatch.setattr(browsing, "STATS_SAMPLE", 10)
     with open_engine(address) as engine:
         assert engine.stats().suf == pytest.approx(expected.suf)
 

@@ -30,7 +30,7 @@ from flowhash.codes.residual_network import (
 from flowhash.compile import kernel
 from flowhash.top_values import sort_rows
 
-FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
+QUICK_SHARE = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
 FEW_WARM = 2  # the same for earlier prices, which are off by little, so that units move not far
 HARDLY_ANY = 32  # at most d / HARDLY_ANY units to move: no better start is looked for
 ALIKE = 0.5  # where more than this share of the units has to move, classes may be almost alike
@@ -105,7 +105,7 @@ def start(
         prices[:size] = opening
         codes, need = codes_at(means, active, loads, prices)
     codes, need = follow(means, loads, codes, need, prices, furthest)
-    few = size // FEW
+    few = size // QUICK_SHARE
     if warm.shape[0] == size and need > size // HARDLY_ANY:
         trial = np.zeros(size + 1)
         for bucket in range(size):

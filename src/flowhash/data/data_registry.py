@@ -10,7 +10,7 @@ from typing import Any
 from flowhash.data.labelled_data import Splits
 from flowhash.errors import InputError
 
-FILES = (".npy", ".npz", ".parquet", ".pq")
+DATA_FILES = (".npy", ".npz", ".parquet", ".pq")
 
 
 def open_data(source: str | Path, **options: Any) -> Splits:
@@ -40,11 +40,11 @@ def open_data(source: str | Path, **options: Any) -> Splits:
     path = Path(source).expanduser()
     if path.is_dir():
         return _call(room.image_folder, str(path), (path,), options)
-    if path.suffix.lower() in FILES:
+    if path.suffix.lower() in DATA_FILES:
         return _call(room.arrays, str(path), (path,), options)
     raise InputError(
         f"{source} is neither a data set nor a folder; expected {', '.join(named)}, a folder of "
-        f"images, or a file that ends in {', '.join(FILES)}"
+        f"images, or a file that ends in {', '.join(DATA_FILES)}"
     )
 
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.data import NAMED
-from flowhash.data.data_registry import FILES, open_data
-from flowhash.data.files.image_files import SUFFIXES, ImageFolder
+from flowhash.data.data_registry import DATA_FILES, open_data
+from flowhash.data.files.image_files import IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.item_payloads import LABEL, NAME, PICTURE, file_thumbnail, thumbnail
 from flowhash.data.item_sources import ArrayItems, ChainedItems, Items
 from flowhash.data.labelled_data import LabelledItems
@@ -110,10 +110,10 @@ def open_collection(
         )
     if path.is_dir():
         return _of_folder(path, size or (32, 32), ignore_other)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
+    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
         image = ImageFolder([path], size or (32, 32))
         return Collection(image, [path.name], [None], str(path), True, _of_files([path]))
-    if path.suffix.lower() in FILES:
+    if path.suffix.lower() in DATA_FILES:
         found, classes = any_arrays(path, labels, embedding, label)
         names = _Rows(len(found), f"{path.name} row")
         known = [None] * len(found) if classes is None else classes
@@ -121,7 +121,7 @@ def open_collection(
         return Collection(store, names, known, str(path), False, _picture(store))
     raise InputError(
         f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a folder of "
-        f"images, an image, or a file that ends in {', '.join(FILES)}"
+        f"images, an image, or a file that ends in {', '.join(DATA_FILES)}"
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowhash.encoder import Encoded, Encoder
 from flowhash.errors import InputError
-from flowhash.networks import device_of, outputs
+from flowhash.networks import device_of, run_networks
 from flowhash.table import HashTable, Hits
 
 ROWS = 8_192  # items that are encoded at once
@@ -68,7 +68,7 @@ def encode_stored(encoder: Encoder, table: HashTable, device: str) -> Encoded:
     chosen = device_of(device)
     blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
     network = encoder.hash.to(chosen)
-    made = np.concatenate([part for (part,) in outputs([network], blocks, chosen)])
+    made = np.concatenate([part for (part,) in run_networks([network], blocks, chosen)])
     return Encoded(embeddings, made, encoder.active, encoder.fingerprint)
 
 

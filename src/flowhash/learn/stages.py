@@ -20,10 +20,10 @@ from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, mak
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
-from flowhash.learn.training.process_group import Processes, join
+from flowhash.learn.training.process_group import Processes, join_processes
 from flowhash.learn.training.training_loop import StageRun, train_stage
 from flowhash.learn.training.validation import Validation, embed
-from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, Plain, build_backbone
+from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, PlainVectors, build_backbone
 
 BASE, HASH = 1, 2  # numbers of the stages, for seeds
 SAMPLE = 64  # items of a class whose mean is taken, at most
@@ -261,7 +261,7 @@ def hash_start(
         device: "auto", "cpu" or "cuda".
     """
     ways = None if directions is None else np.asarray(directions)
-    stages = Stages(splits, settings, None, join(device), None, True, ways)
+    stages = Stages(splits, settings, None, join_processes(device), None, True, ways)
     stages.check(base, (HASH,))
     with torch.random.fork_rng():  # the caller's random numbers are left alone
         ranker, _ = stages.base(None, base)
@@ -330,7 +330,7 @@ def _scores(
     weights, added = directions[:, : base.outputs], directions[:, base.outputs :].sum(1)
     if isinstance(base.head, nn.Linear):
         return weights @ base.head.weight, weights @ base.head.bias + added
-    if not isinstance(network.backbone, Plain):
+    if not isinstance(network.backbone, PlainVectors):
         raise InputError(
             'start is "classes" and the base ranks by vectors as they are, but the network has '
             'layers before its last one; choose the backbone "linear", or start="random"'

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
         codes_at as codes_at,
-        draw as draw,
+        draw_sample as draw_sample,
         search_state as search_state,
         state_of as state_of,
     )
@@ -27,18 +27,18 @@ if TYPE_CHECKING:  # for other rooms
         STRING as STRING,
         Ids as Ids,
         Strings as Strings,
-        pack as pack,
+        pack_strings as pack_strings,
         read_ids as read_ids,
         string_ids as string_ids,
     )
     from flowhash.table.integrity import folder_faults as folder_faults
-    from flowhash.table.search.rerank import distance as distance
+    from flowhash.table.search.rerank import exact_distance as exact_distance
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
-    from flowhash.table.search.small_batch import FEW as FEW
+    from flowhash.table.search.small_batch import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (
         Segment as Segment,
         SegmentFile as SegmentFile,
-        State as State,
+        TableState as TableState,
     )
     from flowhash.table.settings import (
         METRICS as METRICS,
@@ -48,9 +48,9 @@ if TYPE_CHECKING:  # for other rooms
         check_encoder as check_encoder,
         check_vectors as check_vectors,
     )
-    from flowhash.table.statistics import SAMPLE as SAMPLE, stats_of as stats_of
-    from flowhash.table.storage.manifest import load as load
-    from flowhash.table.storage.table_folder import Folder as Folder
+    from flowhash.table.statistics import STATS_SAMPLE as STATS_SAMPLE, stats_of as stats_of
+    from flowhash.table.storage.manifest import read_manifest as read_manifest
+    from flowhash.table.storage.table_folder import TableFolder as TableFolder
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)
 

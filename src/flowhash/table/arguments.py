@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import numbers
 from flowhash.errors import InputError
-from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
+from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
 from flowhash.table.segments.builder import first_wrong_code
-from flowhash.table.segments.segment import State
+from flowhash.table.segments.segment import TableState
 from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.top_values import sort_rows
@@ -153,7 +153,7 @@ def _read_payloads(payloads: Sequence[dict[str, Any] | None] | None, count: int)
         raise InputError(f"payloads has {len(payloads)} entries for {count} items; give one each")
     if all(payload is None for payload in payloads):
         return NO_STRINGS
-    return pack(_payload_text(index, payload) for index, payload in enumerate(payloads))
+    return pack_strings(_payload_text(index, payload) for index, payload in enumerate(payloads))
 
 
 def _payload_text(index: int, payload: dict[str, Any] | None) -> bytes:
@@ -249,7 +249,7 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def allowed_rows(
-    settings: TableSettings, state: State, where: Any, kinds: str = WHERE
+    settings: TableSettings, state: TableState, where: Any, kinds: str = WHERE
 ) -> list[NDArray[np.uint8]]:
     """For each part 1 where a live row has an id that ``where`` allows.
 
@@ -285,7 +285,7 @@ def _as_mask(where: Any) -> NDArray[np.bool_] | None:
     return mask if mask.dtype == bool else None
 
 
-def _allow_mask(state: State, number: int, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _allow_mask(state: TableState, number: int, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
     part = state.parts[number]
     part.segment.ensure("ids")
     keys = part.segment.arrays.ids

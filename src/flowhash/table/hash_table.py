@@ -23,7 +23,7 @@ from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import add_bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
-from flowhash.table.segments.segment import Segment, SegmentFile, State
+from flowhash.table.segments.segment import Segment, SegmentFile, TableState
 from flowhash.table.settings import (
     METRICS,
     SettingsProperties,
@@ -32,7 +32,7 @@ from flowhash.table.settings import (
     check_vectors,
 )
 from flowhash.table.statistics import Stats, table_stats
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table.storage.table_folder import TableFolder
 
 Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
 # Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.
@@ -57,12 +57,14 @@ class HashTable(SettingsProperties):
         (array([[0, 1]]), array([[ 1., 18.]], dtype=float32), array([2]))
     """
 
-    def __init__(self, settings: TableSettings, folder: Folder | None, state: State) -> None:
+    def __init__(
+        self, settings: TableSettings, folder: TableFolder | None, state: TableState
+    ) -> None:
         super().__init__(settings)
         self._folder = folder
-        self._state: State | None = state
+        self._state: TableState | None = state
         self._writing = threading.RLock()
-        self._searcher: tuple[State, Searcher] | None = None
+        self._searcher: tuple[TableState, Searcher] | None = None
         self._metric = METRICS[settings.metric]
         _tables.add(self)
 
@@ -101,8 +103,8 @@ class HashTable(SettingsProperties):
         )
         settings.check()
         if path is None:
-            return cls(settings, None, State())
-        return cls(settings, Folder.create(Path(path), settings), State())
+            return cls(settings, None, TableState())
+        return cls(settings, TableFolder.create(Path(path), settings), TableState())
 
     @classmethod
     def open(cls, path: str | Path, mode: str = "r", *, encoder: str | None = None) -> HashTable:
@@ -124,7 +126,7 @@ class HashTable(SettingsProperties):
             raise InputError(
                 f'mode is {mode!r}; expected "r" to search or "r+" to change the table'
             )
-        folder = Folder(Path(path), writable=mode == "r+")
+        folder = TableFolder(Path(path), writable=mode == "r+")
         try:
             settings = folder.manifest.settings
             check_encoder(settings.encoder, encoder, str(path))
@@ -379,7 +381,7 @@ class HashTable(SettingsProperties):
     def sample(self, count: int, seed: int, lost: Lost | None = None) -> tuple[int, list[Item]]:
         """How many items there are, and a random sample of them; the same for the same seed."""
         state = self._open_state()
-        wanted = draw(state.live, count, seed)
+        wanted = draw_sample(state.live, count, seed)
         drawn, start = list[tuple[Segment, int]](), 0
         for part in state.parts:
             here = wanted[(wanted >= start) & (wanted < start + part.live)] - start
@@ -483,7 +485,7 @@ class HashTable(SettingsProperties):
         )
 
     def _search(
-        self, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+        self, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
         probe: int | None, at_least: int | None, where: Any, threads: int | None,
     ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
         """Hits in a state without their payloads, and their places in it."""
@@ -500,7 +502,7 @@ class HashTable(SettingsProperties):
         return hits, found.places
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[State]:
+    def _changing(self) -> Iterator[TableState]:
         """The state to change, while nobody else changes it."""
         with self._writing:
             state = self._open_state()
@@ -543,7 +545,7 @@ class HashTable(SettingsProperties):
         if state and tuple(part.file for part in state.parts) != folder.manifest.segments:
             folder.manifest = replace(folder.manifest, generation=-1)
 
-    def _searcher_of(self, state: State, where: Any) -> Searcher:
+    def _searcher_of(self, state: TableState, where: Any) -> Searcher:
         """What searches a state; kept, because single queries would notice its making."""
         kept = self._searcher
         if where is None and kept is not None and kept[0] is state:
@@ -560,14 +562,14 @@ class HashTable(SettingsProperties):
             self._searcher = (state, searcher)
         return searcher
 
-    def _open_state(self) -> State:
+    def _open_state(self) -> TableState:
         state = self._state
         if state is None:
             again = "" if self._folder is None else "; open it again with HashTable.open"
             raise StorageError(f"this table is closed{again}")
         return state
 
-    def _locate(self, state: State, item: Any) -> tuple[int, int]:
+    def _locate(self, state: TableState, item: Any) -> tuple[int, int]:
         """The part and row of one id."""
         try:
             wanted = read_ids([item], self._settings.ids)
@@ -587,7 +589,7 @@ class HashTable(SettingsProperties):
 
 
 def search_state(
-    table: HashTable, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+    table: HashTable, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
     *, probe: int | None, at_least: int | None, threads: int | None,
 ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
     """Search one state of a table, so that more can be read of what is found there.
@@ -620,13 +622,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def state_of(table: HashTable) -> State:
+def state_of(table: HashTable) -> TableState:
     """The state of the moment; it never changes."""
     return table._open_state()
 
 
 def codes_at(
-    state: State, parts: NDArray[np.int64], rows: NDArray[np.int64]
+    state: TableState, parts: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> list[list[int] | None]:
     """The buckets of the items in rows of parts [n]; None where the part is -1."""
     found: list[list[int] | None] = [None] * len(parts)
@@ -644,7 +646,7 @@ class CachedStats:
     def __init__(self, table: HashTable) -> None:
         self._table = table
         # Weakly, or files that a merge has replaced would be kept until somebody asks again.
-        self._kept: tuple[weakref.ref[State], Stats] | None = None
+        self._kept: tuple[weakref.ref[TableState], Stats] | None = None
 
     def __call__(self) -> Stats:
         """The figures of this moment."""
@@ -655,7 +657,7 @@ class CachedStats:
         return kept[1]
 
 
-def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
+def draw_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:
     """Up to ``count`` different numbers below ``total``, ascending."""
     if count >= total:
         return np.arange(total, dtype=np.int64)
@@ -666,7 +668,7 @@ def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
 def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
     """A random sample of rows, in their order."""
     ends = np.cumsum([len(rows) for _, rows in pieces])
-    wanted = draw(int(ends[-1]) if len(ends) else 0, count, seed)
+    wanted = draw_sample(int(ends[-1]) if len(ends) else 0, count, seed)
     numbers = np.searchsorted(ends, wanted, side="right")
     found = []
     for place, number in zip(wanted.tolist(), numbers.tolist(), strict=True):
@@ -707,7 +709,7 @@ def _item_at(segment: Segment, row: int) -> Item:
     return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
 
 
-def names_at(state: State, places: NDArray[np.int64]) -> NDArray[Any]:
+def names_at(state: TableState, places: NDArray[np.int64]) -> NDArray[Any]:
     """The strings at places [q, top], None where there is no hit."""
     names = np.full(places.shape, None, object)
     for index, place in np.ndenumerate(places):
@@ -717,7 +719,7 @@ def names_at(state: State, places: NDArray[np.int64]) -> NDArray[Any]:
     return names
 
 
-def buckets_at(state: State, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
+def buckets_at(state: TableState, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
     """The buckets of the items at places [q, top] -> [q, top, k]; -1 where there is no hit."""
     found = np.full((*places.shape, active), -1, np.int32)
     parts = np.where(places < 0, -1, places >> ROW_BITS)
@@ -727,7 +729,7 @@ def buckets_at(state: State, places: NDArray[np.int64], active: int) -> NDArray[
     return found
 
 
-def payloads_at(state: State, places: NDArray[np.int64]) -> list[list[dict[str, Any] | None]]:
+def payloads_at(state: TableState, places: NDArray[np.int64]) -> list[list[dict[str, Any] | None]]:
     """The payloads at places, a list for each query, as long as it has hits."""
     found = []
     for line in places.tolist():

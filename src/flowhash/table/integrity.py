@@ -12,11 +12,11 @@ from flowhash.table.ids import INT64, STRING, no_ids, string_keys
 from flowhash.table.search.rerank import UNIT
 from flowhash.table.segments.block_checksums import BLOCK
 from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
-from flowhash.table.segments.segment import Part, Segment, State, texts_fit
+from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
 from flowhash.table.settings import COSINE, METRICS, TableSettings
-from flowhash.table.storage.manifest import load
+from flowhash.table.storage.manifest import read_manifest
 from flowhash.table.storage.segment_file import damaged_blocks
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table.storage.table_folder import TableFolder
 
 MOST = 20  # lines for one file
 PIECE = 1 << 22  # numbers that are computed again at once
@@ -28,7 +28,7 @@ def folder_faults(path: Path) -> list[str]:
     Raises:
         StorageError: there is no table at ``path``, or its manifest cannot be read.
     """
-    folder = Folder(path, writable=False)
+    folder = TableFolder(path, writable=False)
     settings = folder.manifest.settings
     faults = []
     parts = []
@@ -37,13 +37,13 @@ def folder_faults(path: Path) -> list[str]:
             parts.append(folder.load_part(entry))
         except DamagedFileError as error:  # noqa: PERF203
             # A writer may have replaced the files since the manifest was read.
-            if load(path).generation != folder.manifest.generation:
+            if read_manifest(path).generation != folder.manifest.generation:
                 return folder_faults(path)
             faults.append(str(error))
-    return faults + state_faults(settings, State(tuple(parts), folder.manifest.next_id))
+    return faults + state_faults(settings, TableState(tuple(parts), folder.manifest.next_id))
 
 
-def state_faults(settings: TableSettings, state: State) -> list[str]:
+def state_faults(settings: TableSettings, state: TableState) -> list[str]:
     """Everything that is wrong with a state, a line for each fault."""
     faults: list[str] = []
     parts = tracked(state.parts, "check segments", len(state.parts))
@@ -70,7 +70,7 @@ def state_faults(settings: TableSettings, state: State) -> list[str]:
     return faults
 
 
-def _inconsistencies(settings: TableSettings, part: Part) -> list[str]:
+def _inconsistencies(settings: TableSettings, part: LiveSegment) -> list[str]:
     """What does not fit together in a segment whose checksums are right."""
     segment = part.segment
     arrays = segment.arrays

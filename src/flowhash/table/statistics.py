@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
-from flowhash.table.segments.segment import State
+from flowhash.table.segments.segment import TableState
 from flowhash.table.settings import TableSettings
 
-SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
+STATS_SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def expected_share(buckets: int, active: int) -> float:
     return 1.0 - apart
 
 
-def table_stats(settings: TableSettings, state: State) -> Stats:
+def table_stats(settings: TableSettings, state: TableState) -> Stats:
     """Measure a state."""
     loads = np.zeros(settings.buckets, np.int64)
     for part in state.parts:
@@ -128,7 +128,7 @@ def stats_of(
     )
 
 
-def _others_found(settings: TableSettings, state: State, loads: NDArray[np.int64]) -> float:
+def _others_found(settings: TableSettings, state: TableState, loads: NDArray[np.int64]) -> float:
     """The mean number of others that an item finds in its own buckets."""
     if state.live < 2:
         return 0.0
@@ -137,7 +137,7 @@ def _others_found(settings: TableSettings, state: State, loads: NDArray[np.int64
     codes = []
     for part in state.parts:
         rows = part.live_rows()
-        step = max(1, state.live // SAMPLE)
+        step = max(1, state.live // STATS_SAMPLE)
         codes.append(part.segment.codes_at(rows[::step]))
     order = np.concatenate(codes)
     reached = np.zeros(len(order), np.int64)

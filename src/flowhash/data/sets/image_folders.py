@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowhash.data.files.image_files import FORMATS, SUFFIXES, ImageFolder
+from flowhash.data.files.image_files import IMAGE_FORMATS, IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
@@ -163,7 +163,7 @@ def _check_layout(root: Path, folders: list[Path], names: tuple[str, ...] | None
 
 
 def _is_image(name: str) -> bool:
-    return not _is_litter(name) and Path(name).suffix.lower() in SUFFIXES
+    return not _is_litter(name) and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def find_images(folder: Path, ignore_other: bool) -> list[str]:
@@ -183,7 +183,7 @@ def find_images(folder: Path, ignore_other: bool) -> list[str]:
     if others and not ignore_other:
         raise InputError(
             f"{folder} has files that are not images: {_some(sorted(others))}; expected "
-            f"{', '.join(FORMATS)}. Remove or convert them, or pass over them with "
+            f"{', '.join(IMAGE_FORMATS)}. Remove or convert them, or pass over them with "
             "ignore_other=True"
         )
     return sorted(images)

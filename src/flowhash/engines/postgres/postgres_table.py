@@ -37,7 +37,7 @@ from flowhash.table import (
     Stored,
     TableSettings,
     check_encoder,
-    draw,
+    draw_sample,
     read_ids,
     stats_of,
     whole_number,
@@ -434,7 +434,7 @@ class PostgresTable(SettingsProperties):
     ) -> tuple[int, list[tuple[Any, ...]]]:
         with self._using() as connection, snapshot(connection):
             load = int(self._sizes(connection, self._facts(connection))[bucket])
-            places = draw(load, count, seed).tolist()
+            places = draw_sample(load, count, seed).tolist()
             return load, rows_at(connection, self._names, columns, bucket, places)
 
     def _known_ids(self, ids: Any) -> list[Any]:
@@ -524,13 +524,13 @@ def rows_at(
 
 
 def sample(
-    connection: Connection, names: Names, settings: TableSettings, sizes: NDArray[np.int64], count: int,
-    seed: int,
+    connection: Connection, names: Names, settings: TableSettings, sizes: NDArray[np.int64],
+    count: int, seed: int,
 ) -> list[Item]:  # fmt: skip
     """A random sample of items: rows are drawn, and an item that came twice is drawn once."""
     total = int(sizes.sum())
     # Twice as many as are needed: with k > 1 some rows are of one item.
-    drawn = draw(total, count if settings.active == 1 else 2 * settings.active * count, seed)
+    drawn = draw_sample(total, count if settings.active == 1 else 2 * settings.active * count, seed)
     ends = np.cumsum(sizes)
     buckets = np.searchsorted(ends, drawn, side="right")
     found: dict[Any, Item] = {}
@@ -540,7 +540,7 @@ def sample(
             item = item_of(row, settings)
             found.setdefault(item.id, item)
     items = list(found.values())
-    kept = draw(len(items), count, seed)
+    kept = draw_sample(len(items), count, seed)
     return [items[place] for place in kept.tolist()]
 
 

@@ -87,8 +87,9 @@ def facts_of(row: Sequence[Any]) -> Facts:
     """
     settings, items, next_id, changes, largest, ready, progress, notes, distributed = row
     found = Facts(
-        TableSettings(**settings), int(items), int(next_id), int(changes), float(largest), bool(ready),
-        _object("progress", progress), _object("notes", notes) or {}, bool(distributed),
+        TableSettings(**settings), int(items), int(next_id), int(changes), float(largest),
+        bool(ready), _object("progress", progress), _object("notes", notes) or {},
+        bool(distributed),
     )  # fmt: skip
     found.settings.check()
     if found.items < 0 or not (math.isfinite(found.largest) and found.largest >= 0):

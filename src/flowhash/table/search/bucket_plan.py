@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
 from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_code, damaged_postings
-from flowhash.table.segments.segment import Part
+from flowhash.table.segments.segment import LiveSegment
 from flowhash.threads import available_threads
 
 WORK_PER_THREAD = 1 << 20  # numbers multiplied; below this a thread costs more than it brings
@@ -175,7 +175,7 @@ def count_unseen(
 
 
 def open_until(
-    parts: Sequence[Part],
+    parts: Sequence[LiveSegment],
     allowed_rows: Sequence[NDArray[np.uint8]],
     order: NDArray[np.int32],
     opened: NDArray[np.int32],
@@ -215,7 +215,7 @@ def open_until(
 
 
 def shards_of(
-    parts: Sequence[Part], starts: NDArray[np.int64], dim: int, threads: int | None
+    parts: Sequence[LiveSegment], starts: NDArray[np.int64], dim: int, threads: int | None
 ) -> list[tuple[int, int]]:
     """Cut the pairs into ranges of about equal work, one for each thread."""
     pairs = int(starts[-1])

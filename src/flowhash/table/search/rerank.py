@@ -23,7 +23,7 @@ COARSE_UNIT = 2.0**-8  # relative error of an upper half
 COMPARED = 64  # candidates that are compared with each other before they are looked up
 NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
 UNIT = 2.0**-24  # relative error of one float32 operation
-FEW = 64  # candidates that are sorted fastest by insertion
+INSERTION_SORTED = 64  # candidates that are sorted fastest by insertion
 
 
 @inner_kernel
@@ -154,7 +154,7 @@ def measure(
             if fault != -1:
                 return fault
             copy_embedding(segment.highs, segment.lows, row, line, 0)
-            distances[query, index] = distance(metric, line, queries, query)
+            distances[query, index] = exact_distance(metric, line, queries, query)
             if np.isnan(distances[query, index]):
                 return BROKEN
             keys[query, index] = segment.ids[row]
@@ -203,7 +203,7 @@ def settle(
 
 
 @filter_kernel
-def distance(
+def exact_distance(
     metric: int, line: NDArray[np.float32], queries: NDArray[np.float32], query: int
 ) -> float:
     """The exact distance of an embedding from a query: |q - x|², 1 - q·x/(|q||x|), or -q·x.
@@ -278,7 +278,7 @@ def scan_exactly(
                 known |= seen[other]
             if known == 0:
                 copy_embedding(segment.highs, segment.lows, row, line, 0)
-                away = distance(metric, line, queries, query)
+                away = exact_distance(metric, line, queries, query)
                 if np.isnan(away):
                     return size, BROKEN
                 place = (np.int64(number) << ROW_BITS) | row
@@ -353,7 +353,7 @@ def rank(
     """The candidates of a query in their order into ``ranks``: by insertion, or by a heap."""
     for index in range(size):
         ranks[query, index] = index
-    if size <= FEW:
+    if size <= INSERTION_SORTED:
         for index in range(1, size):
             place = index
             while place > 0 and comes_before(

@@ -24,7 +24,7 @@ from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
 TOGETHER = 32  # queries in one matrix product
 ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
-FEW = 8  # up to so many are quicker without a matrix product, unless rows are long
+ROW_BY_ROW = 8  # up to so many are quicker without a matrix product, unless rows are long
 NARROW = 128  # numbers of a row that is not
 # OpenBLAS starts its own threads from here on, counted in multiplications; ours are enough, and
 # smaller products lose nothing.
@@ -75,7 +75,7 @@ def scan(
     chunk = max(GROUP, min(4096, CHUNK_BYTES // (4 * dim)) // GROUP * GROUP)
     together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
     together = min(together, max(ALONE + 1, PRODUCT // (GROUP * dim)))
-    few = FEW if dim <= NARROW else ALONE
+    few = ROW_BY_ROW if dim <= NARROW else ALONE
     needed = fine or together > ALONE
     rows = np.empty(0 if plain else chunk, np.int32)
     gathered = np.empty((chunk if needed else 0, dim), np.float32)

@@ -21,7 +21,7 @@ from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pa
 from flowhash.table.search.rerank import measure, scan_exactly, settle
 from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
 from flowhash.table.search.small_batch import (
-    FEW,
+    SMALL_BATCH,
     RawHits,
     deliver,
     empty_found,
@@ -29,7 +29,7 @@ from flowhash.table.search.small_batch import (
     search_few,
 )
 from flowhash.table.segments.arrays import note
-from flowhash.table.segments.segment import Part
+from flowhash.table.segments.segment import LiveSegment
 
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
@@ -63,7 +63,7 @@ class Searcher:
         fineness: what earlier searches have taught.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[LiveSegment]
     allowed: Sequence[NDArray[np.uint8]]
     metric: int
     active: int
@@ -83,7 +83,7 @@ class Searcher:
     ) -> RawHits:  # fmt: skip
         """The ``top`` nearest rows in the first ``probe`` buckets of each query, or in more."""
         count = len(queries)
-        if len(self.parts) == 1 and at_least is None and count * probe <= FEW:
+        if len(self.parts) == 1 and at_least is None and count * probe <= SMALL_BATCH:
             return self._few(order, queries, top, probe, self.fineness.fine)
         pieces = []
         step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))

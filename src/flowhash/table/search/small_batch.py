@@ -15,7 +15,7 @@ from flowhash.table.segments.arrays import look_up
 from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, square
 from flowhash.table.settings import COSINE
 
-FEW = 16  # pairs of query and bucket that one compiled call does best
+SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 
 
 class RawHits(NamedTuple):

@@ -274,7 +274,7 @@ def texts_fit(texts: Strings) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class LiveSegment:
     """A segment and its live rows.
 
     Attributes:
@@ -289,27 +289,27 @@ class Part:
     live: int
     file: SegmentFile | None = None
 
-    def without(self, rows: NDArray[np.int64]) -> Part:
+    def without(self, rows: NDArray[np.int64]) -> LiveSegment:
         """This part with more rows deleted; each of ``rows`` is alive and named once."""
         alive = self.alive.copy() if len(self.alive) else np.ones(self.segment.rows, np.uint8)
         alive[rows] = 0
-        return Part(self.segment, alive, self.live - len(rows), self.file)
+        return LiveSegment(self.segment, alive, self.live - len(rows), self.file)
 
     def live_rows(self) -> NDArray[np.int64]:
         """The rows that are alive, ascending."""
         return np.flatnonzero(self.alive) if len(self.alive) else np.arange(self.segment.rows)
 
 
-def new_part(segment: Segment, file: SegmentFile | None = None) -> Part:
+def new_part(segment: Segment, file: SegmentFile | None = None) -> LiveSegment:
     """A part whose rows are all alive."""
-    return Part(segment, NO_ROWS, segment.rows, file)
+    return LiveSegment(segment, NO_ROWS, segment.rows, file)
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class TableState:
     """Parts, and the next id to assign."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LiveSegment, ...] = ()
     next_id: int = 0
 
     @cached_property
@@ -338,18 +338,18 @@ class State:
             rows[here] = found[here]
         return parts, rows
 
-    def without(self, parts: NDArray[np.int64], rows: NDArray[np.int64]) -> State:
+    def without(self, parts: NDArray[np.int64], rows: NDArray[np.int64]) -> TableState:
         """The state after deleting located rows; places of -1 are left out."""
         changed = list(self.parts)
         for number in np.unique(parts[parts >= 0]).tolist():
             changed[number] = changed[number].without(np.unique(rows[parts == number]))
-        return State(tuple(part for part in changed if part.live), self.next_id)
+        return TableState(tuple(part for part in changed if part.live), self.next_id)
 
-    def with_part(self, part: Part, next_id: int) -> State:
+    def with_part(self, part: LiveSegment, next_id: int) -> TableState:
         """The state with one more part."""
-        return State((*self.parts, part), next_id)
+        return TableState((*self.parts, part), next_id)
 
-    def merged(self, old: Sequence[Part], new: Part | None) -> State:
+    def merged(self, old: Sequence[LiveSegment], new: LiveSegment | None) -> TableState:
         """The state with some parts replaced by one that holds their live rows."""
         kept = tuple(part for part in self.parts if not any(part is other for other in old))
-        return State(kept if new is None else (*kept, new), self.next_id)
+        return TableState(kept if new is None else (*kept, new), self.next_id)

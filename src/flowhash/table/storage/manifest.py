@@ -65,7 +65,7 @@ def dump(manifest: Manifest) -> bytes:
     return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def load(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a table.
 
     Raises:
