@@ -193,10 +193,10 @@ def kill_at(number: int) -> Callable[[FrameType, str, Any], Any]:
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal left
         file = frame.f_code.co_filename
-        if not file.endswith(("table/folder.py", "table/files.py", "table/container.py")):
+        if not file.endswith(("table_folder.py", "durable_files.py", "segment_file.py")):
             return None
         line = linecache.getline(file, frame.f_lineno)
-        matters = not file.endswith("container.py") or ".write(" in line
+        matters = not file.endswith("segment_file.py") or ".write(" in line
         if event == "line" and matters:
             left -= 1
             if left < 0:

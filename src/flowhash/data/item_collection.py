@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data import NAMED
-from flowhash.data.data_registry import DATA_FILES, open_data
+from flowhash.data.data_registry import DATA_FILES, NAMED, load_function, open_data
 from flowhash.data.files.image_files import IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.item_payloads import LABEL, NAME, PICTURE, file_thumbnail, thumbnail
 from flowhash.data.item_sources import ArrayItems, ChainedItems, Items
 from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.sets.embedding_arrays import any_arrays
-from flowhash.data.sets.handwritten_digits import draw_digit
 from flowhash.data.sets.image_folders import find_images
 from flowhash.errors import InputError
 from flowhash.threads import available_threads
@@ -105,9 +103,8 @@ def open_collection(
         return _of_splits(source, split, options)
     path = Path(source).expanduser()
     if options:
-        raise InputError(
-            f"{source} takes no {' and no '.join(options)}; that is for {' and '.join(NAMED[1:])}"
-        )
+        others = " and ".join(name for name, known in NAMED.items() if known.in_folder)
+        raise InputError(f"{source} takes no {' and no '.join(options)}; that is for {others}")
     if path.is_dir():
         return _of_folder(path, size or (32, 32), ignore_other)
     if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
@@ -155,7 +152,8 @@ def _of_splits(source: str, split: str, options: dict[str, Any]) -> Collection:
     names = [row for name, part in chosen.items() for row in _Rows(len(part), name)]
     labels = [label for part in chosen.values() for label in _class_names(part)]
     store = ChainedItems([part.items for part in chosen.values()])
-    picture = _of_digit if source == "digits" else _picture(store)
+    draw = NAMED[source].draw
+    picture = _picture(store) if draw is None else _drawn(load_function(draw))
     return Collection(store, names, labels, source, False, picture)
 
 
@@ -184,8 +182,9 @@ def _of_image(place: int, image: NDArray[Any]) -> str:
     return thumbnail(image)
 
 
-def _of_digit(place: int, pixels: NDArray[Any]) -> str:
-    return thumbnail(draw_digit(pixels))
+def _drawn(draw: Callable[[NDArray[Any]], NDArray[np.uint8]]) -> Picture:
+    """Of vectors that can be seen."""
+    return lambda place, item: thumbnail(draw(item))
 
 
 def _picture(items: Items) -> Picture | None:

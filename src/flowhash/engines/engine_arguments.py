@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.errors import InputError
 from flowhash.table import HashTable, TableSettings, arguments, check_vectors, read_ids, state_of
 
@@ -122,8 +123,8 @@ def asked(
     """
     check_vectors(empty.encoder, encoder)
     order, vectors = arguments.read_queries(empty._settings, ordered_buckets, queries)
-    probe = empty.active if probe is None else arguments.whole_number(probe)
-    top = arguments.whole_number(top)
+    probe = empty.active if probe is None else plain_integer(probe)
+    top = plain_integer(top)
     arguments.check_search(order, top, probe, at_least, threads)
     # The kernels look at the numbers, in an empty table as in a full one.
     empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])

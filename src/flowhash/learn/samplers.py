@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.argument_checks import whole_number
 from flowhash.compile import inner_kernel
-from flowhash.data import checked_pairs, whole_number
+from flowhash.data import checked_pairs
 from flowhash.errors import InputError
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from flowhash.table.statistics import Stats as Stats
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.table.arguments import whole_number as whole_number
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
         codes_at as codes_at,

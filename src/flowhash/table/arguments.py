@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.argument_checks import numbers
+from flowhash.argument_checks import numbers, whole_number
 from flowhash.errors import InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
 from flowhash.table.segments.builder import first_wrong_code
@@ -53,14 +52,6 @@ class NewRows:
         names = np.empty(len(self.ids), object)
         names[:] = [self.ids.value(index) for index in range(len(self.ids))]
         return names
-
-
-def whole_number(value: Any) -> Any:
-    """``value`` as an int where it is a whole number; otherwise as it is, for others to refuse."""
-    try:
-        return value if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return value
 
 
 def read_items(
@@ -225,7 +216,7 @@ def check_search(
     """Check the numbers of a search."""
     if not type(top) is type(probe) is int or top < 1 or probe < 1:
         for name, value in (("top", top), ("probe", probe)):
-            _check_count(name, value)
+            whole_number(name, value, 1)
     if probe > order.shape[1]:
         raise InputError(
             f"probe is {probe}, but ordered_buckets names only {order.shape[1]} buckets a query; "
@@ -237,15 +228,9 @@ def check_search(
             f"expected at most {LARGEST_ANSWER}. Ask for fewer, or in parts"
         )
     if at_least is not None:
-        _check_count("at_least", at_least)
+        whole_number("at_least", at_least, 1)
     if threads is not None:
-        _check_count("threads", threads)
-
-
-def _check_count(name: str, value: Any) -> None:
-    number = whole_number(value)
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise InputError(f"{name} is {value!r}; expected a whole number from 1")
+        whole_number("threads", threads, 1)
 
 
 def allowed_rows(

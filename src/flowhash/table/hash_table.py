@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import arguments, changes
 from flowhash.table.ids import STRING, no_ids, read_ids
@@ -97,7 +98,7 @@ class HashTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the folder is not empty or cannot be written.
         """
-        number = arguments.whole_number
+        number = plain_integer
         settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
@@ -317,7 +318,7 @@ class HashTable(SettingsProperties):
 
     def bucket(self, bucket: int) -> NDArray[Any]:
         """The ids of the items in a bucket."""
-        number = arguments.whole_number(bucket)
+        number = plain_integer(bucket)
         if type(number) is not int or not 0 <= number < self.buckets:
             raise InputError(
                 f"bucket is {bucket!r}; expected a whole number from 0 to {self.buckets - 1}"
@@ -491,8 +492,8 @@ class HashTable(SettingsProperties):
         """Hits in a state without their payloads, and their places in it."""
         settings = self._settings
         order, asked = arguments.read_queries(settings, ordered_buckets, queries)
-        probe = settings.active if probe is None else arguments.whole_number(probe)
-        top = arguments.whole_number(top)
+        probe = settings.active if probe is None else plain_integer(probe)
+        top = plain_integer(top)
         arguments.check_search(order, top, probe, at_least, threads)
         found = self._searcher_of(state, where).search(order, asked, top, probe, at_least, threads)
         ids = found.keys

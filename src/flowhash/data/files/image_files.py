@@ -55,8 +55,8 @@ def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
             return _too_large(path, reason(error))
         if isinstance(error, image_module.UnidentifiedImageError):
             return DamagedFileError(
-                f"{path} cannot be read as an image: it is none of {', '.join(IMAGE_FORMATS)}; delete "
-                "it, or convert it"
+                f"{path} cannot be read as an image: it is none of {', '.join(IMAGE_FORMATS)}; "
+                "delete it, or convert it"
             )
         return DamagedFileError(
             f"{path} cannot be read as an image: {reason(error)}; delete or replace it"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from psycopg import sql
 
+from flowhash.argument_checks import plain_integer
 from flowhash.engines import engine_arguments
 from flowhash.engines.postgres.bucket_counts import Counts, Wanted, count_opened
 from flowhash.engines.postgres.bucket_search import embeddings_of, search, snapshot
@@ -40,7 +41,6 @@ from flowhash.table import (
     draw_sample,
     read_ids,
     stats_of,
-    whole_number,
 )
 
 
@@ -100,7 +100,7 @@ class PostgresTable(SettingsProperties):
             StorageError: the server refuses, or has a table of that name.
         """
         settings = TableSettings(
-            whole_number(buckets), whole_number(dim), whole_number(active), metric, dtype, ids,
+            plain_integer(buckets), plain_integer(dim), plain_integer(active), metric, dtype, ids,
             encoder,
         )  # fmt: skip
         settings.check()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.engines import engine_arguments
 from flowhash.engines.engine_arguments import memory_table
 from flowhash.engines.qdrant import point_writes
@@ -59,7 +60,6 @@ from flowhash.table import (
     draw_sample,
     read_ids,
     stats_of,
-    whole_number,
 )
 
 
@@ -115,7 +115,7 @@ class QdrantTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the server does not answer, or there is such a collection.
         """
-        number = whole_number
+        number = plain_integer
         settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
