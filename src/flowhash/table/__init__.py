@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # for other rooms
         string_ids as string_ids,
     )
     from flowhash.table.integrity import folder_faults as folder_faults
-    from flowhash.table.search.rerank import exact_distance as exact_distance
+    from flowhash.table.metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.small_batch import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (
@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # for other rooms
         TableState as TableState,
     )
     from flowhash.table.settings import (
-        METRICS as METRICS,
         MOST_BUCKETS as MOST_BUCKETS,
         SettingsProperties as SettingsProperties,
         TableSettings as TableSettings,

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.argument_checks import numbers, whole_number
 from flowhash.errors import InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
+from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.builder import first_wrong_code
 from flowhash.table.segments.segment import TableState
 from flowhash.table.settings import TableSettings
@@ -66,9 +67,7 @@ def read_items(
     count = len(vectors)
     if count >= LARGEST_SEGMENT:
         raise InputError(f"{count} items at once; expected fewer than {LARGEST_SEGMENT}. Add parts")
-    if settings.dtype == "float16":
-        with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
-            vectors = vectors.astype(np.float16)
+    vectors = LAYOUTS[settings.dtype].rounded(vectors)  # infinities are refused when copied
     buckets = _read_codes(settings, codes, count)
     known = None
     if ids is not None:

@@ -18,9 +18,11 @@ from flowhash.durable_files import naming
 from flowhash.errors import InputError
 from flowhash.table.arguments import NewRows
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack_strings
+from flowhash.table.metrics import METRICS
+from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.builder import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.segments.segment import LiveSegment, Segment, SegmentFile, TableState, new_part
-from flowhash.table.settings import METRICS, TableSettings
+from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import TableFolder
 
@@ -158,11 +160,11 @@ def _store(
     next_id: int,
 ) -> TableState:
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
-    halves = settings.dtype == "float16"
+    layout = LAYOUTS[settings.dtype]
     if folder is None:
-        return kept.with_part(new_part(in_memory(plan, halves)), next_id)
+        return kept.with_part(new_part(in_memory(plan, layout)), next_id)
     try:
-        part = folder.write_segment(plan, halves)
+        part = folder.write_segment(plan, layout)
         state = _write_deletions(folder, before, kept).with_part(part, next_id)
         folder.commit(state)
     except BaseException:

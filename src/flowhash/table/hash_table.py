@@ -20,13 +20,13 @@ from flowhash.errors import DamagedFileError, InputError, LockedTableError, Stor
 from flowhash.table import arguments, changes
 from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
+from flowhash.table.metrics import METRICS
 from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import add_bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
 from flowhash.table.segments.segment import Segment, SegmentFile, TableState
 from flowhash.table.settings import (
-    METRICS,
     SettingsProperties,
     TableSettings,
     check_encoder,

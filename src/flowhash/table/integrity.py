@@ -9,11 +9,11 @@ import numpy as np
 from flowhash.errors import DamagedFileError
 from flowhash.progress_bars import tracked
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
-from flowhash.table.search.rerank import UNIT
+from flowhash.table.metrics import COSINE, LARGEST_SQUARE, METRICS, SMALLEST_SQUARE, UNIT
 from flowhash.table.segments.block_checksums import BLOCK
-from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
+from flowhash.table.segments.builder import bucket_lists
 from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
-from flowhash.table.settings import COSINE, METRICS, TableSettings
+from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import read_manifest
 from flowhash.table.storage.segment_file import damaged_blocks
 from flowhash.table.storage.table_folder import TableFolder
@@ -134,7 +134,7 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
         stored = segment.arrays.norms[rows].astype(np.float64)
         if not (np.abs(stored - norms) <= share * norms + tiny).all():
             return ["its norms are not those of its embeddings"]
-        if not segment.halves:
+        if segment.layout.is_split:
             uppers = segment.arrays.highs[rows].astype(np.uint32) << np.uint32(16)
             rests = np.linalg.norm(embeddings - uppers.view(np.float32), axis=1)
             if not (rests <= segment.residual).all():

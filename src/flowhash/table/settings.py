@@ -7,14 +7,10 @@ from typing import Any
 
 from flowhash.errors import InputError
 from flowhash.table.ids import INT64, STRING
-
-EUCLIDEAN, COSINE, INNER = 0, 1, 2
-
-
-METRICS = {"euclidean": EUCLIDEAN, "cosine": COSINE, "inner": INNER}
-
+from flowhash.table.metrics import METRICS
 
 MOST_BUCKETS = 1 << 30
+DTYPES = ("float32", "float16")  # segments/arrays.py says how each is stored
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class TableSettings:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {limit}")
-        choices = {"metric": METRICS, "dtype": ("float32", "float16"), "ids": (INT64, STRING)}
+        choices = {"metric": METRICS, "dtype": DTYPES, "ids": (INT64, STRING)}
         for name, allowed in choices.items():
             if getattr(self, name) not in tuple(allowed):
                 raise InputError(

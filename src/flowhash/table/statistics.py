@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
+from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.segment import TableState
 from flowhash.table.settings import TableSettings
 
@@ -104,7 +105,7 @@ def stats_of(
     """
     share = expected_share(settings.buckets, settings.active)
     if number_bytes is None:
-        number_bytes = 2 if settings.dtype == "float16" else 4
+        number_bytes = LAYOUTS[settings.dtype].dtype.itemsize
     suf = float("nan")
     if items > 1:
         suf = (items - 1) / found if found else float("inf")

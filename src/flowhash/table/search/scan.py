@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import filter_kernel, inner_kernel, kernel, larger
 from flowhash.intrinsics import half_to_float, high_to_float, prefetch
+from flowhash.table.metrics import to_affinities
 from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
 from flowhash.table.segments.arrays import (
     BROKEN,
@@ -18,7 +19,6 @@ from flowhash.table.segments.arrays import (
     damaged_postings,
     damaged_rows,
 )
-from flowhash.table.settings import COSINE, EUCLIDEAN
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
@@ -350,24 +350,6 @@ def spread(product: NDArray[np.float32], left: int, affinities: NDArray[np.float
     for index in range(product.shape[0]):
         for column in range(product.shape[1]):
             affinities[index, left + column] = product[index, column]
-
-
-@inner_kernel
-def to_affinities(
-    metric: int,
-    affinities: NDArray[np.float32],
-    index: int,
-    norms: NDArray[np.float32],
-    size: int,
-) -> None:
-    """Turn the inner products of a line into affinities."""
-    if metric == EUCLIDEAN:
-        for column in range(size):
-            value = affinities[index, column]
-            affinities[index, column] = value + value - norms[column]
-    elif metric == COSINE:
-        for column in range(size):
-            affinities[index, column] *= norms[column]
 
 
 class CandidateHeaps(NamedTuple):

@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import InputError
+from flowhash.table.metrics import scale_queries
 from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
-from flowhash.table.search.rerank import measure, scan_exactly, settle
-from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
-from flowhash.table.search.small_batch import (
-    SMALL_BATCH,
+from flowhash.table.search.rerank import (
     RawHits,
     deliver,
-    empty_found,
-    scale_queries,
-    search_few,
+    empty_hits,
+    measure,
+    scan_exactly,
+    settle,
 )
+from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
+from flowhash.table.search.small_batch import SMALL_BATCH, search_few
 from flowhash.table.segments.arrays import note
 from flowhash.table.segments.segment import LiveSegment
 
@@ -104,7 +105,7 @@ class Searcher:
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
         fine: bool,
     ) -> RawHits:  # fmt: skip
-        found = empty_found(len(queries), top)
+        found = empty_hits(len(queries), top)
         found.opened.fill(probe)
         usable, fault, sure = search_few(
             self.noted, self.metric, order, queries, probe, self.largest,
@@ -190,7 +191,7 @@ class Searcher:
     ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
         """Rank the candidates exactly; the answer, and the queries for which it is not proven."""
         count = len(queries)
-        answer = empty_found(count, top)._replace(scanned=found.scanned)
+        answer = empty_hits(count, top)._replace(scanned=found.scanned)
         proven = np.empty(count, np.uint8)
 
         exact = np.empty(found.affinities.shape)

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from flowhash.errors import DamagedFileError
 from flowhash.table.ids import Ids, Strings, find_rows
-from flowhash.table.segments.arrays import BROKEN, Arrays, copy_embedding, damaged_rows
+from flowhash.table.segments.arrays import (
+    BROKEN,
+    Arrays,
+    PlaneLayout,
+    copy_embedding,
+    damaged_rows,
+    joined,
+    layout_of,
+)
 from flowhash.table.segments.block_checksums import BLOCK, first_damaged
 
 
@@ -76,9 +84,9 @@ class Segment:
         return len(self.arrays.ids)
 
     @property
-    def halves(self) -> bool:
-        """Whether embeddings are stored as float16."""
-        return len(self.arrays.lows) == 0
+    def layout(self) -> PlaneLayout:
+        """How embeddings are stored."""
+        return layout_of(self.arrays)
 
     def fail(self, fault: int) -> NoReturn:
         """Raise what a kernel reported."""
@@ -170,8 +178,7 @@ class Segment:
 
     def embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
         """The embeddings of neighbouring rows as float32, unchecked [m, dim]."""
-        lows = None if self.halves else self.arrays.lows[start:stop]
-        return joined(self.arrays.highs[start:stop], lows)
+        return joined(self.arrays, slice(start, stop))
 
     def sound_embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
         """The same, compared with their checksums first."""
@@ -184,10 +191,8 @@ class Segment:
         """The embeddings of any rows as float32, all of the segment's compared first [m, dim]."""
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
             return self.sound_embeddings(int(rows[0]), int(rows[-1]) + 1)
-        self.ensure("embeddings") if self.halves else self.ensure("highs", "lows")
-        highs = self.arrays.highs[rows]
-        lows = self.arrays.lows[rows] if not self.halves else None
-        return joined(highs, lows)
+        self.ensure(*self.layout.planes)
+        return joined(self.arrays, rows)
 
     def codes_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """The codes of rows [m, k]."""
@@ -253,15 +258,6 @@ class Segment:
             return texts.at(row).decode()
         except UnicodeDecodeError:
             self.fail(BROKEN)
-
-
-def joined(highs: NDArray[np.uint16], lows: NDArray[np.uint16] | None) -> NDArray[np.float32]:
-    """Stored halves as float32; without lower ones they are float16."""
-    if lows is None:
-        return highs.view(np.float16).astype(np.float32)
-    lower = lows.astype(np.uint32)
-    floors = (highs - (lower >> 15)).astype(np.uint32)
-    return ((floors << np.uint32(16)) | lower).view(np.float32)
 
 
 def texts_fit(texts: Strings) -> bool:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from flowhash.errors import DamagedFileError, reason
 from flowhash.regular_file import open_regular_file
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
-from flowhash.table.segments.arrays import Arrays
+from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
 from flowhash.table.segments.builder import SegmentDraft, upper_roots
 from flowhash.table.segments.segment import Segment, SegmentFile
@@ -243,7 +243,7 @@ def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> C
 
 
 def segment_entries(
-    plan: SegmentDraft, halves: bool
+    plan: SegmentDraft, layout: PlaneLayout
 ) -> tuple[list[ArrayEntry], Callable[[], tuple[float, float]]]:
     """The arrays of a segment's file in their order, and a function for when they are written.
 
@@ -252,6 +252,7 @@ def segment_entries(
     Norms come behind the embeddings because they are computed while those are copied.
     """
     count, dim = len(plan.rows), plan.sources[0].vectors.shape[1]
+    upper_type = next(iter(layout.planes.values()))
     norms = np.empty(count, np.float32)
     largest = np.zeros(2)
 
@@ -260,11 +261,10 @@ def segment_entries(
 
     def uppers() -> Iterator[NDArray[Any]]:
         for start, stop in ranges:
-            highs = np.empty((stop - start, dim), np.uint16)
-            lows = np.empty((0 if halves else stop - start, dim), np.uint16)
+            highs, lows = layout.empty_planes(stop - start, dim)
             squares = plan.copy_range(start, stop, highs, lows, norms[start:stop])
             np.maximum(largest, squares, out=largest)
-            yield highs.view(np.float16) if halves else highs
+            yield highs.view(upper_type)
 
     def lowers() -> Iterator[NDArray[Any]]:
         # Taken once more from where they come from: kept, they would take half of the memory that
@@ -279,11 +279,8 @@ def segment_entries(
         whole("order", plan.order),
         whole("offsets", plan.offsets),
     ]
-    if halves:
-        entries.append(ArrayEntry("embeddings", np.dtype(np.float16), (count, dim), uppers()))
-    else:
-        entries.append(ArrayEntry("highs", np.dtype(np.uint16), (count, dim), uppers()))
-        entries.append(ArrayEntry("lows", np.dtype(np.uint16), (count, dim), lowers()))
+    for (name, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
+        entries.append(ArrayEntry(name, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
@@ -308,13 +305,12 @@ def map_segment(
     container = map_container(path, written)
     verified = np.zeros(len(container.sums), np.uint8)
     _check_arrays(path, container, entry.rows, settings)
-    halves = settings.dtype == "float16"
-    highs = container.arrays["embeddings" if halves else "highs"].view(np.uint16)
+    upper = next(iter(LAYOUTS[settings.dtype].planes))
     spans = container.spans
-    names = ("embeddings" if halves else "highs", "lows", "norms", "ids", "postings", "codes")
+    names = (upper, "lows", "norms", "ids", "postings", "codes")
     empty = (0, 0)
     arrays = Arrays(
-        highs=highs,
+        highs=container.arrays[upper].view(np.uint16),
         lows=container.arrays.get("lows", np.empty((0, settings.dim), np.uint16)),
         norms=container.arrays["norms"],
         ids=container.arrays["ids"],
@@ -352,15 +348,14 @@ def _check_arrays(path: Path, container: Container, rows: int, settings: TableSe
     Each is there, of the right kind and shape, and no other: kernels tell by an array that is there
     what a segment is like.
     """
-    halves = settings.dtype == "float16"
-    expected: dict[str, tuple[tuple[int, ...], type]] = {
+    expected: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
         "ids": ((rows,), np.int64),
         "order": ((rows,), np.int32),
         "offsets": ((settings.buckets + 1,), np.int64),
         "norms": ((rows,), np.float32),
     }
-    for name in ("embeddings",) if halves else ("highs", "lows"):
-        expected[name] = ((rows, settings.dim), np.float16 if halves else np.uint16)
+    for name, kind in LAYOUTS[settings.dtype].planes.items():
+        expected[name] = ((rows, settings.dim), kind)
     if settings.active > 1:
         expected["codes"] = ((rows, settings.active), np.int32)
         expected["postings"] = ((rows * settings.active,), np.int32)

@@ -32,6 +32,7 @@ from flowhash.durable_files import (
 )
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
+from flowhash.table.segments.arrays import PlaneLayout
 from flowhash.table.segments.builder import SegmentDraft
 from flowhash.table.segments.segment import (
     NO_ROWS,
@@ -171,10 +172,10 @@ class TableFolder:
             self.manifest = before  # so that it can be tried again
             raise
 
-    def write_segment(self, plan: SegmentDraft, halves: bool) -> LiveSegment:
+    def write_segment(self, plan: SegmentDraft, layout: PlaneLayout) -> LiveSegment:
         """Write a segment's file; it belongs to the table only after ``commit``."""
         name = f"segment-{self._take_number():010d}.safetensors"
-        entries, limits = segment_entries(plan, halves)
+        entries, limits = segment_entries(plan, layout)
         with self._new_file(name) as file:
             written = write_container(file, entries)
         entry = SegmentFile(
