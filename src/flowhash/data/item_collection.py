@@ -1,4 +1,4 @@
-"""Items to be stored and found: like a data set, but labels are welcome, not needed."""
+"""``Collection``: items to be stored and found; like a data set, but labels are not needed."""
 
 from __future__ import annotations
 

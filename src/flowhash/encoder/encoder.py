@@ -1,4 +1,4 @@
-"""The saved artefact: base network, hash network and preprocessing in one folder."""
+"""``Encoder``: base network, hash network and preprocessing as one; saved in one folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From embeddings and labels to an encoder: the settings that need no choosing."""
+"""What ``fit`` learns: from embeddings and labels to an encoder, with settings chosen for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.estimator.item_index import METRICS
+from flowhash.estimator.item_index import METRIC_NAMES
 from flowhash.learn import Schedule, Settings, Stage, train
 
 BATCH = 256  # items in a training batch, about
@@ -63,7 +63,7 @@ class FitPlan:
                 f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in "
                 "more buckets than there are"
             )
-        if METRICS[hasher.metric] == "inner" and hasher.rank == "codes":
+        if METRIC_NAMES[hasher.metric] == "inner" and hasher.rank == "codes":
             raise InputError(
                 f'metric is {hasher.metric!r} and rank is "codes", which ranks by distances of the '
                 'hash network\'s outputs, not by products of X; leave rank at "input"'

@@ -14,7 +14,7 @@ from flowhash.networks import device_of, run_networks
 from flowhash.table import HashTable, Hits
 
 ROWS = 8_192  # items that are encoded at once
-METRICS = {  # the names that people know them by
+METRIC_NAMES = {  # the names that people know them by
     "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
     "inner": "inner", "ip": "inner", "dot": "inner",
 }  # fmt: skip
@@ -72,7 +72,9 @@ def encode_stored(encoder: Encoder, table: HashTable, device: str) -> Encoded:
     return Encoded(embeddings, made, encoder.active, encoder.fingerprint)
 
 
-def search(table: HashTable, queries: Encoded, top: int, itself: bool, **options: Any) -> Hits:
+def search_items(
+    table: HashTable, queries: Encoded, top: int, itself: bool, **options: Any
+) -> Hits:
     """Search; with ``itself`` query i is item i of the table, which is neither found nor scanned.
 
     Where many items are the same as the query, it may not be among the nearest; then the last of

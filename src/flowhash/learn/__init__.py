@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flowhash.learn.train_encoder import train as train, train_base as train_base
 
 if TYPE_CHECKING:  # for other rooms
+    from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import Checkpoints as Checkpoints
     from flowhash.learn.training.process_group import join_processes as join_processes

@@ -1,4 +1,4 @@
-"""The discrete half of Algorithm 1: class means, optimal codes, and what they cost."""
+"""``BatchCoder``, the discrete half of Algorithm 1: class means, optimal codes, what they cost."""
 
 from __future__ import annotations
 

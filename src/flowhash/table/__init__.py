@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
         codes_at as codes_at,
-        draw_sample as draw_sample,
         search_state as search_state,
         state_of as state_of,
     )
@@ -46,7 +45,11 @@ if TYPE_CHECKING:  # for other rooms
         check_encoder as check_encoder,
         check_vectors as check_vectors,
     )
-    from flowhash.table.statistics import STATS_SAMPLE as STATS_SAMPLE, stats_of as stats_of
+    from flowhash.table.statistics import (
+        STATS_SAMPLE as STATS_SAMPLE,
+        draw_sample as draw_sample,
+        stats_of as stats_of,
+    )
     from flowhash.table.storage.manifest import read_manifest as read_manifest
     from flowhash.table.storage.table_folder import TableFolder as TableFolder
 

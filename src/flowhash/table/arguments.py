@@ -1,4 +1,4 @@
-"""Checks of what users give to a table, and answers in their terms."""
+"""The arguments of ``add`` and ``search``, checked, in the form that the table works with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hash table: what users hold in their hands."""
+"""``HashTable``, whole: create and open, add and delete, search, look at what is stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flowhash.table.settings import (
     check_encoder,
     check_vectors,
 )
-from flowhash.table.statistics import Stats, table_stats
+from flowhash.table.statistics import Stats, draw_sample, table_stats
 from flowhash.table.storage.table_folder import TableFolder
 
 Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
@@ -215,6 +215,51 @@ class HashTable(SettingsProperties):
                 self._state = changes.tidy(self._settings, self._folder, self._state)
         return gone
 
+    def search(
+        self,
+        ordered_buckets: ArrayLike,
+        queries: ArrayLike,
+        top: int = 16,
+        *,
+        probe: int | None = None,
+        at_least: int | None = None,
+        where: Any = None,
+        threads: int | None = None,
+        payloads: bool = False,
+        buckets: bool = False,
+        encoder: str | None = None,
+    ) -> Hits:
+        """The nearest items among those in the buckets that each query opens.
+
+        Args:
+            ordered_buckets: the buckets of each query in the order in which it opens them [q, m],
+                as ``flowhash.ordered_buckets`` gives them.
+            queries: their embeddings [q, dim].
+            top: how many to return.
+            probe: how many buckets to open; k by default.
+            at_least: open further buckets, in order, until so many items are found.
+            where: ids that may be found: a list or set of ids, or a boolean array that has True at
+                the place of each (whole-number) id.
+            threads: how many threads at the most; all cores by default.
+            payloads: whether to return payloads too.
+            buckets: whether to return the buckets that each hit is in, too.
+            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
+
+        Raises:
+            InputError: arguments that do not fit.
+            DamagedFileError: the search met a damaged file.
+        """
+        check_vectors(self._settings.encoder, encoder)
+        state = self._open_state()
+        hits, places = self._search(
+            state, ordered_buckets, queries, top, probe, at_least, where, threads
+        )
+        if payloads:
+            hits.payloads = payloads_at(state, places)
+        if buckets:
+            hits.buckets = buckets_at(state, places, self.active)
+        return hits
+
     def compact(self) -> None:
         """Merge everything into one segment and drop what was deleted: the fastest to search."""
         with self._changing() as state:
@@ -262,51 +307,6 @@ class HashTable(SettingsProperties):
         """Merge segments where many of like size have gathered, as ``add`` does."""
         with self._changing() as state:
             self._state = changes.tidy(self._settings, self._folder, state)
-
-    def search(
-        self,
-        ordered_buckets: ArrayLike,
-        queries: ArrayLike,
-        top: int = 16,
-        *,
-        probe: int | None = None,
-        at_least: int | None = None,
-        where: Any = None,
-        threads: int | None = None,
-        payloads: bool = False,
-        buckets: bool = False,
-        encoder: str | None = None,
-    ) -> Hits:
-        """The nearest items among those in the buckets that each query opens.
-
-        Args:
-            ordered_buckets: the buckets of each query in the order in which it opens them [q, m],
-                as ``flowhash.ordered_buckets`` gives them.
-            queries: their embeddings [q, dim].
-            top: how many to return.
-            probe: how many buckets to open; k by default.
-            at_least: open further buckets, in order, until so many items are found.
-            where: ids that may be found: a list or set of ids, or a boolean array that has True at
-                the place of each (whole-number) id.
-            threads: how many threads at the most; all cores by default.
-            payloads: whether to return payloads too.
-            buckets: whether to return the buckets that each hit is in, too.
-            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
-
-        Raises:
-            InputError: arguments that do not fit.
-            DamagedFileError: the search met a damaged file.
-        """
-        check_vectors(self._settings.encoder, encoder)
-        state = self._open_state()
-        hits, places = self._search(
-            state, ordered_buckets, queries, top, probe, at_least, where, threads
-        )
-        if payloads:
-            hits.payloads = payloads_at(state, places)
-        if buckets:
-            hits.buckets = buckets_at(state, places, self.active)
-        return hits
 
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes."""
@@ -656,14 +656,6 @@ class CachedStats:
             kept = (weakref.ref(state), table_stats(self._table._settings, state))
             self._kept = kept
         return kept[1]
-
-
-def draw_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:
-    """Up to ``count`` different numbers below ``total``, ascending."""
-    if count >= total:
-        return np.arange(total, dtype=np.int64)
-    generator = np.random.default_rng(seed)
-    return np.sort(generator.choice(total, count, replace=False, shuffle=False))
 
 
 def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:

@@ -1,4 +1,4 @@
-"""What a table is told when it is made, and what it says of itself; it never changes."""
+"""``TableSettings``: what a table is created with, and the properties that every engine shows."""
 
 from __future__ import annotations
 

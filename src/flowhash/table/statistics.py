@@ -1,4 +1,4 @@
-"""What a table looks like from outside: loads, speed-up, size."""
+"""``Stats``: the loads of a table's buckets, its speed-up and size; and random samples."""
 
 from __future__ import annotations
 
@@ -127,6 +127,14 @@ def stats_of(
         bytes_per_item=size / items if items else 0.0,
         bytes_per_embedding=settings.dim * number_bytes,
     )
+
+
+def draw_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Up to ``count`` different numbers below ``total``, ascending."""
+    if count >= total:
+        return np.arange(total, dtype=np.int64)
+    generator = np.random.default_rng(seed)
+    return np.sort(generator.choice(total, count, replace=False, shuffle=False))
 
 
 def _others_found(settings: TableSettings, state: TableState, loads: NDArray[np.int64]) -> float:

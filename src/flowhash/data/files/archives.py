@@ -1,4 +1,8 @@
-"""Archives: downloaded, read member by member, and kept as arrays that can be mapped."""
+"""Archives: downloaded, read member by member, and kept as arrays that can be mapped.
+
+The download is our own, not pooch's: that one begins anew where it was broken off, and ours goes on
+with the part that is there.
+"""
 
 from __future__ import annotations
 

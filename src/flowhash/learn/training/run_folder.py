@@ -1,4 +1,4 @@
-"""Whose run a folder holds: the settings and the data that it was started with."""
+"""The folder of a run: claimed for settings and data, and kept from those that do not fit them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves to read, and what it shows meanwhile."""
+"""The log of a run: ``Journal`` for its file and TensorBoard, ``Progress`` for the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good the network is on the validation split, and which checkpoint is the best one."""
+"""Validation: how good a network is on its split, and which of a stage's states is the best one."""
 
 from __future__ import annotations
 

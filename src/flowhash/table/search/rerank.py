@@ -1,4 +1,4 @@
-"""Exact distances of the candidates, the proof that none is missing, and their order."""
+"""Rerank: exact distances of candidates, the proof that none is missing, and their order."""
 
 from __future__ import annotations
 
@@ -24,6 +24,38 @@ from flowhash.table.segments.arrays import (
 COMPARED = 64  # candidates that are compared with each other before they are looked up
 NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
 INSERTION_SORTED = 64  # candidates that are sorted fastest by insertion
+
+
+class RawHits(NamedTuple):
+    """The nearest rows of each query.
+
+    Places, distances and keys are [q, top], counts, scanned and opened (buckets) [q].
+    """
+
+    places: NDArray[np.int64]
+    distances: NDArray[np.float32]
+    keys: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    scanned: NDArray[np.int64]
+    opened: NDArray[np.int32]
+
+
+def empty_hits(queries: int, top: int) -> RawHits:
+    """Room for an answer."""
+    return RawHits(
+        np.empty((queries, top), np.int64),
+        np.empty((queries, top), np.float32),
+        np.empty((queries, top), np.int64),
+        np.empty(queries, np.int64),
+        np.empty(queries, np.int64),
+        np.empty(queries, np.int32),
+    )
+
+
+@inner_kernel
+def spare_room(top: int) -> int:
+    """How many candidates a query keeps in a coarse scan; the spare ones let the proof succeed."""
+    return top + max(16, top // 4)
 
 
 @inner_kernel
@@ -172,6 +204,34 @@ def settle(
         proven[query] = size >= top and distances[query, ranks[query, top - 1]] < nearest
 
 
+@inner_kernel
+def deliver(
+    found: CandidateHeaps,
+    sequence: NDArray[np.int32],
+    exact: NDArray[np.float64],
+    ids: NDArray[np.int64],
+    ranks: NDArray[np.int32],
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Copy the ranked candidates to the answer and pad what is not filled."""
+    top = places.shape[1]
+    for query in sequence:
+        filled = min(top, found.filled[query])
+        counts[query] = filled
+        for index in range(filled):
+            candidate = ranks[query, index]
+            places[query, index] = found.places[query, candidate]
+            distances[query, index] = exact[query, candidate]
+            keys[query, index] = ids[query, candidate]
+        for index in range(filled, top):
+            places[query, index] = -1
+            distances[query, index] = np.inf
+            keys[query, index] = -1
+
+
 @kernel
 def scan_exactly(
     segment: Arrays,
@@ -311,63 +371,3 @@ def rank(
         ranks[query, end] = ranks[query, 0]
         ranks[query, 0] = last
         sift(distances, keys, query, ranks, 0, end)
-
-
-class RawHits(NamedTuple):
-    """The nearest rows of each query.
-
-    Places, distances and keys are [q, top], counts, scanned and opened (buckets) [q].
-    """
-
-    places: NDArray[np.int64]
-    distances: NDArray[np.float32]
-    keys: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    scanned: NDArray[np.int64]
-    opened: NDArray[np.int32]
-
-
-def empty_hits(queries: int, top: int) -> RawHits:
-    """Room for an answer."""
-    return RawHits(
-        np.empty((queries, top), np.int64),
-        np.empty((queries, top), np.float32),
-        np.empty((queries, top), np.int64),
-        np.empty(queries, np.int64),
-        np.empty(queries, np.int64),
-        np.empty(queries, np.int32),
-    )
-
-
-@inner_kernel
-def spare_room(top: int) -> int:
-    """How many candidates a query keeps in a coarse scan; the spare ones let the proof succeed."""
-    return top + max(16, top // 4)
-
-
-@inner_kernel
-def deliver(
-    found: CandidateHeaps,
-    sequence: NDArray[np.int32],
-    exact: NDArray[np.float64],
-    ids: NDArray[np.int64],
-    ranks: NDArray[np.int32],
-    places: NDArray[np.int64],
-    distances: NDArray[np.float32],
-    keys: NDArray[np.int64],
-    counts: NDArray[np.int64],
-) -> None:
-    """Copy the ranked candidates to the answer and pad what is not filled."""
-    top = places.shape[1]
-    for query in sequence:
-        filled = min(top, found.filled[query])
-        counts[query] = filled
-        for index in range(filled):
-            candidate = ranks[query, index]
-            places[query, index] = found.places[query, candidate]
-            distances[query, index] = exact[query, candidate]
-            keys[query, index] = ids[query, candidate]
-        for index in range(filled, top):
-            places[query, index] = -1
-            distances[query, index] = np.inf
-            keys[query, index] = -1

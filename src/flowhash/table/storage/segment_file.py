@@ -1,4 +1,4 @@
-"""The file of a segment: written in pieces, mapped, verified."""
+"""The file of a segment, a safetensors file: written in pieces, mapped, verified."""
 
 from __future__ import annotations
 
