@@ -46,7 +46,7 @@ from flowhash.engines.qdrant.point_filter import ALL
 from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import ForbiddenError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.settings import TableSettings
+from flowhash.table.table_settings import TableSettings
 from tests.engines.qdrant_server import StandIn, stand_in
 
 VARIABLE = "FLOWHASH_TEST_QDRANT"

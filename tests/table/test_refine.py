@@ -8,7 +8,7 @@ from hypothesis import assume, given, strategies as st
 from numpy.typing import NDArray
 
 from flowhash import HashTable
-from flowhash.table.metrics import (
+from flowhash.table.distance_metrics import (
     COSINE,
     EUCLIDEAN,
     METRICS,

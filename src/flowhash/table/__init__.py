@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flowhash.table.statistics import Stats as Stats
 
 if TYPE_CHECKING:  # for other rooms
+    from flowhash.table.distance_metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
         codes_at as codes_at,
@@ -30,20 +31,12 @@ if TYPE_CHECKING:  # for other rooms
         string_ids as string_ids,
     )
     from flowhash.table.integrity import folder_faults as folder_faults
-    from flowhash.table.metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.small_batch import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (
         Segment as Segment,
         SegmentFile as SegmentFile,
         TableState as TableState,
-    )
-    from flowhash.table.settings import (
-        MOST_BUCKETS as MOST_BUCKETS,
-        SettingsProperties as SettingsProperties,
-        TableSettings as TableSettings,
-        check_encoder as check_encoder,
-        check_vectors as check_vectors,
     )
     from flowhash.table.statistics import (
         STATS_SAMPLE as STATS_SAMPLE,
@@ -52,6 +45,13 @@ if TYPE_CHECKING:  # for other rooms
     )
     from flowhash.table.storage.manifest import read_manifest as read_manifest
     from flowhash.table.storage.table_folder import TableFolder as TableFolder
+    from flowhash.table.table_settings import (
+        MOST_BUCKETS as MOST_BUCKETS,
+        SettingsProperties as SettingsProperties,
+        TableSettings as TableSettings,
+        check_encoder as check_encoder,
+        check_vectors as check_vectors,
+    )
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)
 

@@ -16,8 +16,8 @@ from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, re
 from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.builder import first_wrong_code
 from flowhash.table.segments.segment import TableState
-from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
+from flowhash.table.table_settings import TableSettings
 from flowhash.top_values import sort_rows
 
 LARGEST_PAYLOAD = 1 << 20  # bytes of JSON

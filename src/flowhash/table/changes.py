@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from flowhash.durable_files import naming
 from flowhash.errors import InputError
 from flowhash.table.arguments import NewRows
+from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack_strings
-from flowhash.table.metrics import METRICS
 from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.builder import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.segments.segment import LiveSegment, Segment, SegmentFile, TableState, new_part
-from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import TableFolder
+from flowhash.table.table_settings import TableSettings
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 FAN = 8  # so many segments of like size are merged into one

@@ -18,22 +18,22 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.argument_checks import plain_integer
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import arguments, changes
+from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
-from flowhash.table.metrics import METRICS
 from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import add_bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
 from flowhash.table.segments.segment import Segment, SegmentFile, TableState
-from flowhash.table.settings import (
+from flowhash.table.statistics import Stats, draw_sample, table_stats
+from flowhash.table.storage.table_folder import TableFolder
+from flowhash.table.table_settings import (
     SettingsProperties,
     TableSettings,
     check_encoder,
     check_vectors,
 )
-from flowhash.table.statistics import Stats, draw_sample, table_stats
-from flowhash.table.storage.table_folder import TableFolder
 
 Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
 # Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.

@@ -8,15 +8,15 @@ import numpy as np
 
 from flowhash.errors import DamagedFileError
 from flowhash.progress_bars import tracked
+from flowhash.table.distance_metrics import COSINE, LARGEST_SQUARE, METRICS, SMALLEST_SQUARE, UNIT
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
-from flowhash.table.metrics import COSINE, LARGEST_SQUARE, METRICS, SMALLEST_SQUARE, UNIT
 from flowhash.table.segments.block_checksums import BLOCK
 from flowhash.table.segments.builder import bucket_lists
 from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
-from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import read_manifest
 from flowhash.table.storage.segment_file import damaged_blocks
 from flowhash.table.storage.table_folder import TableFolder
+from flowhash.table.table_settings import TableSettings
 
 MOST = 20  # lines for one file
 PIECE = 1 << 22  # numbers that are computed again at once

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
 from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.segment import TableState
-from flowhash.table.settings import TableSettings
+from flowhash.table.table_settings import TableSettings
 
 STATS_SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
 

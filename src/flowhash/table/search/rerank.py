@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
 from flowhash.intrinsics import prefetch, prefetch_item
-from flowhash.table.metrics import affinity_distance, error_bound, exact_distance
+from flowhash.table.distance_metrics import affinity_distance, error_bound, exact_distance
 from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, CandidateHeaps
 from flowhash.table.segments.arrays import (
     BROKEN,

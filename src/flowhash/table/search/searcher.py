@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import InputError
-from flowhash.table.metrics import scale_queries
+from flowhash.table.distance_metrics import scale_queries
 from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
 from flowhash.table.search.rerank import (
     RawHits,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import kernel
-from flowhash.table.metrics import scale_queries
+from flowhash.table.distance_metrics import scale_queries
 from flowhash.table.search.bucket_plan import pair_few
 from flowhash.table.search.rerank import deliver, measure, settle, spare_room
 from flowhash.table.search.scan import CandidateHeaps, scan

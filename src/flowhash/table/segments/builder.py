@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.errors import InputError
 from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
+from flowhash.table.distance_metrics import COSINE, has_norm, is_usable, kept_norm, square
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
-from flowhash.table.metrics import COSINE, has_norm, is_usable, kept_norm, square
 from flowhash.table.segments.arrays import (
     BROKEN,
     LAYOUTS,

@@ -17,7 +17,7 @@ from flowhash.durable_files import OLD_STRAY
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.segment import DeletedFile, SegmentFile
-from flowhash.table.settings import TableSettings
+from flowhash.table.table_settings import TableSettings
 
 NAME = "manifest.json"
 FORMAT, VERSION = "flowhash-table", 1

@@ -23,7 +23,7 @@ from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
 from flowhash.table.segments.builder import SegmentDraft, upper_roots
 from flowhash.table.segments.segment import Segment, SegmentFile
-from flowhash.table.settings import TableSettings
+from flowhash.table.table_settings import TableSettings
 
 ALIGNMENT = 64
 LARGEST_HEADER = 1 << 16

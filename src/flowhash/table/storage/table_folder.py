@@ -41,7 +41,6 @@ from flowhash.table.segments.segment import (
     SegmentFile,
     TableState,
 )
-from flowhash.table.settings import TableSettings
 from flowhash.table.storage.manifest import (
     DELETED_NAME,
     NAME,
@@ -57,6 +56,7 @@ from flowhash.table.storage.segment_file import (
     segment_entries,
     write_container,
 )
+from flowhash.table.table_settings import TableSettings
 
 # A NumPy file of bits as FlowHash writes it: the magic and the header, of format 1.0.
 BITS = re.compile(

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowhash.errors import InputError
+from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import INT64, STRING
-from flowhash.table.metrics import METRICS
 
 MOST_BUCKETS = 1 << 30
 DTYPES = ("float32", "float16")  # segments/arrays.py says how each is stored
