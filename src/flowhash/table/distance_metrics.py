@@ -30,21 +30,29 @@ def square(vectors: NDArray[np.float32], row: int) -> float:
 
 
 @inner_kernel
+def compares_directions(metric: int) -> bool:
+    """Whether lengths do not count: each embedding needs a direction, and 1/|x| is kept of it."""
+    return metric == COSINE
+
+
+@inner_kernel
 def is_usable(metric: int, length: float) -> bool:
     """Whether an embedding with this |x|² can be compared; not if it is NaN."""
-    return length <= LARGEST_SQUARE and (metric != COSINE or length >= SMALLEST_SQUARE)
+    return length <= LARGEST_SQUARE and (
+        not compares_directions(metric) or length >= SMALLEST_SQUARE
+    )
 
 
 @inner_kernel
 def has_norm(metric: int, length: float) -> bool:
     """Whether ``kept_norm`` is a number for this |x|²; for all that ``add`` took it is."""
-    return metric != COSINE or length > 0.0
+    return not compares_directions(metric) or length > 0.0
 
 
 @inner_kernel
 def kept_norm(metric: int, length: float) -> float:
-    """What is kept beside a row with this |x|²: 1/|x| for COSINE, or |x|² itself."""
-    return 1.0 / np.sqrt(length) if metric == COSINE else length
+    """What is kept beside a row with this |x|²: 1/|x| where directions count, or |x|² itself."""
+    return 1.0 / np.sqrt(length) if compares_directions(metric) else length
 
 
 @inner_kernel
@@ -54,7 +62,7 @@ def scale_queries(metric: int, queries: NDArray[np.float32], scaled: NDArray[np.
         length = np.float64(square(queries, query))
         if not is_usable(metric, length):
             return query
-        factor = np.float32(1.0 / np.sqrt(length) if metric == COSINE else 1.0)
+        factor = np.float32(1.0 / np.sqrt(length) if compares_directions(metric) else 1.0)
         for column in range(queries.shape[1]):
             scaled[query, column] = queries[query, column] * factor
     return -1

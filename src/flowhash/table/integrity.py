@@ -8,7 +8,13 @@ import numpy as np
 
 from flowhash.errors import DamagedFileError
 from flowhash.progress_bars import tracked
-from flowhash.table.distance_metrics import COSINE, LARGEST_SQUARE, METRICS, SMALLEST_SQUARE, UNIT
+from flowhash.table.distance_metrics import (
+    LARGEST_SQUARE,
+    METRICS,
+    SMALLEST_SQUARE,
+    UNIT,
+    compares_directions,
+)
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
 from flowhash.table.segments.block_checksums import BLOCK
 from flowhash.table.segments.builder import bucket_lists
@@ -118,6 +124,7 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
     Sums were in float32, in whatever order was quickest on the machine that wrote them: they are
     right within ``UNIT`` for each number of a row, and a few more.
     """
+    directed = compares_directions(metric)
     share = 1.05 * UNIT * (segment.arrays.highs.shape[1] + 8)
     step = max(1, PIECE // segment.arrays.highs.shape[1])
     for start in range(0, segment.rows, step):
@@ -127,10 +134,10 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
         lengths = np.sqrt(squares)
         if not (lengths <= segment.largest).all() or (squares > (1 + share) * LARGEST_SQUARE).any():
             return ["an embedding is not finite, or longer than its segment says"]
-        if metric == COSINE and (squares < (1 - share) * SMALLEST_SQUARE).any():
+        if directed and (squares < (1 - share) * SMALLEST_SQUARE).any():
             return ["an embedding has no direction, which cosine compares"]
-        norms = 1 / lengths if metric == COSINE else squares
-        tiny = 0.0 if metric == COSINE else 2.0**-148 * embeddings.shape[1]
+        norms = 1 / lengths if directed else squares
+        tiny = 0.0 if directed else 2.0**-148 * embeddings.shape[1]
         stored = segment.arrays.norms[rows].astype(np.float64)
         if not (np.abs(stored - norms) <= share * norms + tiny).all():
             return ["its norms are not those of its embeddings"]

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.errors import InputError
 from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
-from flowhash.table.distance_metrics import COSINE, has_norm, is_usable, kept_norm, square
+from flowhash.table.distance_metrics import (
+    compares_directions,
+    has_norm,
+    is_usable,
+    kept_norm,
+    square,
+)
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
 from flowhash.table.segments.arrays import (
     BROKEN,
@@ -261,7 +267,7 @@ def _refuse(source: RowSource, row: int, metric: int) -> None:
             "drop those rows"
         )
     length = float(np.linalg.norm(line.astype(np.float64)))
-    if metric == COSINE and length < 1.0:
+    if compares_directions(metric) and length < 1.0:
         raise InputError(
             f"embeddings[{row}] has length {length:g}; its direction, which cosine compares, "
             "cannot be told. Drop such rows, or use another metric"
