@@ -21,7 +21,7 @@ import torch
 from flowhash.data import LabelledItems, cifar100
 from flowhash.encoder import Encoder
 from flowhash.learn import Settings, Stage, preset, train
-from flowhash.learn.checkpoints import Checkpoints
+from flowhash.learn.training.checkpoints import Checkpoints
 from flowhash.quality import Quality, search_quality
 from measure import RESULTS, machine
 

@@ -1,7 +1,8 @@
 """Files that are whole or not there: replaced in one step, flushed, locked, and swept up after.
 
-The locks are flock's, by hand: the core needs no package but numpy, scipy and numba, filelock
-follows links, and what a fork inherits must be given back by whoever has a copy of the descriptor.
+The lock is our own, not filelock's: that one unlocks when its object is collected, also in a forked
+child, which would take the lock from its parent; and a file that is written here is locked before
+it is renamed, and stays so.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ STRAY = r"\.[0-9a-f]{16}\.new"  # behind a file's name
 # Older versions used no random digits. So may users: only what FlowHash alone names is taken away.
 OLD_STRAY = r"(\.[0-9a-f]{16})?\.new"
 OWN_NAMES = ("manifest.json", "index.toml")
+LOCK = "writer.lock"  # of a table's folder
 ON_WINDOWS = os.name == "nt"  # folders cannot be opened there, nor open files renamed or removed
 
 
@@ -120,9 +122,6 @@ def _lock(handle: int) -> bool | None:
     except (ImportError, OSError):  # Windows; file systems without locks
         return None
     return True
-
-
-LOCK = "writer.lock"
 
 
 def take_lock(path: Path) -> IO[bytes]:

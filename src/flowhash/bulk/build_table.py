@@ -25,7 +25,14 @@ from flowhash.bulk.work_folder import (
 )
 from flowhash.durable_files import flush_folder, naming, replace_file
 from flowhash.errors import InputError, StorageError
-from flowhash.table import Folder, HashTable, SegmentFile, Settings, State, check_vectors
+from flowhash.table import (
+    HashTable,
+    SegmentFile,
+    TableFolder,
+    TableSettings,
+    TableState,
+    check_vectors,
+)
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
 SEGMENT_BYTES = 1 << 28  # of embeddings in a segment
@@ -231,7 +238,7 @@ class Building:
     """
 
     files: tuple[tuple[Path, ...], ...]
-    settings: Settings
+    settings: TableSettings
     out: Place
     payloads: bool
     encoder: str | None
@@ -272,8 +279,10 @@ class Building:
             texts += _payloads(file, table.column("payload")) if self.payloads else []
         count = sum(len(some) for some in codes)
         del tables, table  # payloads are in memory twice otherwise, and may be pictures
-        folder = Folder.create(path, self.settings, make=False)  # the driver may have taken it away
-        with HashTable(self.settings, folder, State()) as made:
+        folder = TableFolder.create(
+            path, self.settings, make=False
+        )  # the driver may have taken it away
+        with HashTable(self.settings, folder, TableState()) as made:
             try:
                 made.add(
                     np.concatenate(codes), np.concatenate(vectors), np.concatenate(ids),

@@ -27,7 +27,7 @@ from flowhash.bulk.work_folder import (
 from flowhash.data import npz_array, npz_names
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table import Settings, Strings, check_vectors, pack
+from flowhash.table import Strings, TableSettings, check_vectors, pack_strings
 
 ROWS = 25_000  # queries of a part: so many that a bucket is multiplied with hundreds of them
 ANSWERS = 1 << 22  # places for hits of a part, which bound its memory
@@ -153,7 +153,7 @@ def search(
     return work
 
 
-def _encoded(queries: Path, settings: Settings) -> EncodedFiles | None:
+def _encoded(queries: Path, settings: TableSettings) -> EncodedFiles | None:
     """The parquet files of queries, which must fit the table; None for an ``.npz`` file."""
     if queries.is_file() and queries.suffix.lower() not in (".npz", ".parquet"):
         raise InputError(
@@ -248,7 +248,7 @@ def _ids(path: Path, column: Any) -> dict[str, NDArray[Any]]:
         )
     if arrow.types.is_integer(column.type):
         return {"ids": column.to_numpy()}
-    packed = pack(text.encode() for text in column.to_pylist())
+    packed = pack_strings(text.encode() for text in column.to_pylist())
     return {"id_bytes": packed.content, "id_offsets": packed.offsets}
 
 

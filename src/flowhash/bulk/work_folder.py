@@ -16,7 +16,7 @@ from flowhash.bulk.runners import PartJob, Runner
 from flowhash.durable_files import OLD_STRAY, hold_lock, naming, replace_file
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError, reason
 from flowhash.progress_bars import shown
-from flowhash.table import HashTable, Settings, load
+from flowhash.table import HashTable, TableSettings, read_manifest
 
 PLAN = "_plan.json"
 FORMAT, VERSION = "flowhash-bulk", 1
@@ -394,14 +394,14 @@ class StoredTable:
     """
 
     path: Path
-    settings: Settings
+    settings: TableSettings
     name: str
     generation: int
 
     @classmethod
     def of(cls, path: Path) -> StoredTable:
         """The state of this moment."""
-        found = load(path)
+        found = read_manifest(path)
         return cls(path.absolute(), found.settings, found.identity, found.generation)
 
     def identity(self) -> list[Any]:

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.errors import InputError
 from flowhash.table import (
     LARGEST_ID,
     HashTable,
-    Settings,
+    TableSettings,
     allowed_rows,
     check_search,
     check_vectors,
     read_ids,
     read_queries,
     state_of,
-    whole_number,
 )
 
 WHERE = (
@@ -29,7 +29,7 @@ WHERE = (
 )
 
 
-def memory_table(settings: Settings) -> HashTable:
+def memory_table(settings: TableSettings) -> HashTable:
     """An empty table in memory with these settings."""
     return HashTable.create(
         buckets=settings.buckets,
@@ -70,7 +70,7 @@ class EngineItems:
 
 
 def new_items(
-    settings: Settings,
+    settings: TableSettings,
     codes: ArrayLike,
     embeddings: ArrayLike,
     ids: Any,
@@ -133,8 +133,8 @@ def asked(
     """
     check_vectors(empty.encoder, encoder)
     order, vectors = read_queries(empty._settings, ordered_buckets, queries)
-    probe = empty.active if probe is None else whole_number(probe)
-    top = whole_number(top)
+    probe = empty.active if probe is None else plain_integer(probe)
+    top = plain_integer(top)
     check_search(order, top, probe, at_least, threads)
     # The kernels look at the numbers, in an empty table as in a full one.
     empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])

@@ -25,7 +25,7 @@ from flowhash.engines.postgres.payload_filter import Filter
 from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.engines.postgres.schema import FACTS, Names, TableFacts, facts_of, naming_damage
 from flowhash.engines.postgres.transactions import usable
-from flowhash.table import INT64, Hits, Settings
+from flowhash.table import INT64, Hits, TableSettings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut
@@ -42,7 +42,7 @@ def search(
     connection: Connection,
     names: Names,
     address: PostgresAddress,
-    settings: Settings,
+    settings: TableSettings,
     counts: Counts,
     asked: EngineQueries,
     chosen: Filter,
@@ -85,7 +85,7 @@ class _Asking:
     """One batch of queries on one state of a table."""
 
     def __init__(
-        self, connection: Connection, names: Names, settings: Settings, largest: float,
+        self, connection: Connection, names: Names, settings: TableSettings, largest: float,
         asked: EngineQueries, chosen: Filter, payloads: bool, buckets: bool,
     ) -> None:  # fmt: skip
         self._asked = asked
@@ -210,7 +210,7 @@ class _Asking:
         ]
 
 
-def embeddings_of(texts: Sequence[bytes], settings: Settings) -> NDArray[np.float32]:
+def embeddings_of(texts: Sequence[bytes], settings: TableSettings) -> NDArray[np.float32]:
     """Embeddings from the server's bytes [m, dim]; each begins with four bytes of its own."""
     kind, size = (">f4", 4) if settings.dtype == "float32" else (">f2", 2)
     joined = np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), 4 + size * settings.dim)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from psycopg import sql
 
+from flowhash.argument_checks import plain_integer
 from flowhash.engines import engine_arguments
 from flowhash.engines.postgres.bucket_counts import Counts, Wanted, count_opened
 from flowhash.engines.postgres.bucket_search import embeddings_of, search, snapshot
@@ -32,15 +33,14 @@ from flowhash.table import (
     INT64,
     Hits,
     Item,
-    Settings,
     SettingsProperties,
     Stats,
     Stored,
+    TableSettings,
     check_encoder,
-    draw,
+    draw_sample,
     read_ids,
     stats_of,
-    whole_number,
 )
 
 
@@ -104,8 +104,8 @@ class PostgresTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the server refuses, or has a table of that name.
         """
-        settings = Settings(
-            whole_number(buckets), whole_number(dim), whole_number(active), metric, dtype, ids,
+        settings = TableSettings(
+            plain_integer(buckets), plain_integer(dim), plain_integer(active), metric, dtype, ids,
             encoder,
         )  # fmt: skip
         settings.check()
@@ -441,7 +441,7 @@ class PostgresTable(SettingsProperties):
     ) -> tuple[int, list[tuple[Any, ...]]]:
         with self._using() as connection, snapshot(connection):
             load = int(self._sizes(connection, self._facts(connection))[bucket])
-            places = draw(load, count, seed).tolist()
+            places = draw_sample(load, count, seed).tolist()
             return load, rows_at(connection, self._names, columns, bucket, places)
 
     def _known_ids(self, ids: Any) -> list[Any]:
@@ -483,7 +483,7 @@ def loads(connection: Connection, names: Names, buckets: int) -> NDArray[np.int6
     return found
 
 
-def item_of(row: Sequence[Any], settings: Settings) -> Item:
+def item_of(row: Sequence[Any], settings: TableSettings) -> Item:
     """An item from one of its rows, with the columns ``ITEM``, in binary."""
     bucket, name, others, payload, embedding = row
     code = np.array(sorted([bucket, *(others or [])]), np.int32)
@@ -491,7 +491,7 @@ def item_of(row: Sequence[Any], settings: Settings) -> Item:
 
 
 def items_by_id(
-    connection: Connection, names: Names, settings: Settings, ids: Sequence[Any]
+    connection: Connection, names: Names, settings: TableSettings, ids: Sequence[Any]
 ) -> dict[Any, Item]:
     """The items that are there, by their ids."""
     command = sql.SQL("SELECT {} FROM {} WHERE id = ANY(%s::{}) AND {}").format(
@@ -503,7 +503,7 @@ def items_by_id(
 
 
 def codes_by_id(
-    connection: Connection, names: Names, settings: Settings, ids: Sequence[Any]
+    connection: Connection, names: Names, settings: TableSettings, ids: Sequence[Any]
 ) -> dict[Any, list[int]]:
     """The codes of the items that are there, by their ids."""
     command = sql.SQL("SELECT id, bucket, others FROM {} WHERE id = ANY(%s::{}) AND {}").format(
@@ -513,7 +513,7 @@ def codes_by_id(
     return {name: sorted([bucket, *(others or [])]) for name, bucket, others in rows}
 
 
-def id_list(settings: Settings) -> sql.SQL:
+def id_list(settings: TableSettings) -> sql.SQL:
     """The type of a list of ids."""
     return sql.SQL("bigint[]" if settings.ids == INT64 else "text[]")
 
@@ -531,13 +531,13 @@ def rows_at(
 
 
 def sample(
-    connection: Connection, names: Names, settings: Settings, sizes: NDArray[np.int64], count: int,
-    seed: int,
+    connection: Connection, names: Names, settings: TableSettings, sizes: NDArray[np.int64],
+    count: int, seed: int,
 ) -> list[Item]:  # fmt: skip
     """A random sample of items: rows are drawn, and an item that came twice is drawn once."""
     total = int(sizes.sum())
     # Twice as many as are needed: with k > 1 some rows are of one item.
-    drawn = draw(total, count if settings.active == 1 else 2 * settings.active * count, seed)
+    drawn = draw_sample(total, count if settings.active == 1 else 2 * settings.active * count, seed)
     ends = np.cumsum(sizes)
     buckets = np.searchsorted(ends, drawn, side="right")
     found: dict[Any, Item] = {}
@@ -547,12 +547,12 @@ def sample(
             item = item_of(row, settings)
             found.setdefault(item.id, item)
     items = list(found.values())
-    kept = draw(len(items), count, seed)
+    kept = draw_sample(len(items), count, seed)
     return [items[place] for place in kept.tolist()]
 
 
 def batches(
-    connection: Connection, names: Names, settings: Settings, size: int, payloads: bool
+    connection: Connection, names: Names, settings: TableSettings, size: int, payloads: bool
 ) -> Iterator[Stored]:
     """All items, in the transaction that the connection is in."""
     chosen = ITEM if payloads else ITEM.replace("payload", "NULL::json")

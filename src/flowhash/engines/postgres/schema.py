@@ -14,7 +14,7 @@ from psycopg import sql
 from flowhash.engines.postgres.connection_pool import Connection, offers_vector
 from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table import Settings
+from flowhash.table import TableSettings
 
 VERSION = 1
 MOST_NUMBERS = 16_000  # of a vector of pgvector
@@ -26,7 +26,7 @@ FACTS = "settings, items, next_id, changes, largest, ready, progress, notes, dis
 class TableFacts:
     """What the registry says of a table."""
 
-    settings: Settings
+    settings: TableSettings
     items: int
     next_id: int
     changes: int
@@ -87,8 +87,9 @@ def facts_of(row: Sequence[Any]) -> TableFacts:
     """
     settings, items, next_id, changes, largest, ready, progress, notes, distributed = row
     found = TableFacts(
-        Settings(**settings), int(items), int(next_id), int(changes), float(largest), bool(ready),
-        _object("progress", progress), _object("notes", notes) or {}, bool(distributed),
+        TableSettings(**settings), int(items), int(next_id), int(changes), float(largest),
+        bool(ready), _object("progress", progress), _object("notes", notes) or {},
+        bool(distributed),
     )  # fmt: skip
     found.settings.check()
     if found.items < 0 or not (math.isfinite(found.largest) and found.largest >= 0):
@@ -142,7 +143,7 @@ def make_table(
     connection: Connection,
     names: Names,
     address: PostgresAddress,
-    settings: Settings,
+    settings: TableSettings,
     *,
     ready: bool,
     distribute: bool,
@@ -288,13 +289,13 @@ class Names:
         """The table of tables."""
         return sql.Identifier(self.schema, REGISTRY)
 
-    def kind(self, settings: Settings) -> sql.Composable:
+    def kind(self, settings: TableSettings) -> sql.Composable:
         """The type of an embedding."""
         name = "vector" if settings.dtype == "float32" else "halfvec"
         kind = sql.Identifier(self.extension, name)
         return sql.SQL("{}({})").format(kind, sql.Literal(settings.dim))
 
-    def distance(self, settings: Settings) -> sql.Composable:
+    def distance(self, settings: TableSettings) -> sql.Composable:
         """The distance of a row from the query ``%s``, whose numbers are not rounded to halves."""
         function = sql.Identifier(self.extension, FUNCTIONS[settings.metric])
         stored: sql.Composable = sql.Identifier("embedding")
@@ -302,7 +303,7 @@ class Names:
             stored = sql.SQL("{}::{}").format(stored, sql.Identifier(self.extension, "vector"))
         return sql.SQL("{}({}, %s)").format(function, stored)
 
-    def send(self, settings: Settings) -> sql.Identifier:
+    def send(self, settings: TableSettings) -> sql.Identifier:
         """The function that gives an embedding's bytes."""
         name = "vector_send" if settings.dtype == "float32" else "halfvec_send"
         return sql.Identifier(self.extension, name)

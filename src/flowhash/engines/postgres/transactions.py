@@ -16,13 +16,13 @@ from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.engines.postgres.row_source import RowStream
 from flowhash.engines.postgres.schema import Names, TableFacts, read_facts
 from flowhash.errors import InputError, StorageError
-from flowhash.table import INT64, Ids, Settings
+from flowhash.table import INT64, Ids, TableSettings
 
 COLUMNS = "bucket, id, others, payload, embedding"
 
 
 def locked(
-    connection: Connection, names: Names, address: PostgresAddress, settings: Settings
+    connection: Connection, names: Names, address: PostgresAddress, settings: TableSettings
 ) -> TableFacts:
     """The facts of a table, which nobody else changes until this transaction ends.
 
@@ -32,7 +32,9 @@ def locked(
     return usable(read_facts(connection, names, address, lock=True), settings, address)
 
 
-def usable(facts: TableFacts | None, settings: Settings, address: PostgresAddress) -> TableFacts:
+def usable(
+    facts: TableFacts | None, settings: TableSettings, address: PostgresAddress
+) -> TableFacts:
     """The facts of a table that is ready and still the one that was opened.
 
     Raises:
@@ -70,7 +72,7 @@ def add(
     connection: Connection,
     names: Names,
     address: PostgresAddress,
-    settings: Settings,
+    settings: TableSettings,
     items: EngineItems,
 ) -> tuple[NDArray[Any], int]:
     """Store items in place of those with the same ids; the ids, and how many items there are."""
@@ -91,7 +93,11 @@ def add(
 
 
 def delete(
-    connection: Connection, names: Names, address: PostgresAddress, settings: Settings, ids: Ids
+    connection: Connection,
+    names: Names,
+    address: PostgresAddress,
+    settings: TableSettings,
+    ids: Ids,
 ) -> tuple[int, int]:
     """Delete items; how many there were, and how many are left."""
     with transaction(connection):
@@ -127,7 +133,7 @@ def refuse_zeros(items: EngineItems) -> None:
             )
 
 
-def _delete(connection: Connection, names: Names, settings: Settings, ids: Any) -> int:
+def _delete(connection: Connection, names: Names, settings: TableSettings, ids: Any) -> int:
     """Delete the rows of items; how many items that were."""
     kind = "bigint[]" if settings.ids == INT64 else "text[]"
     listed = ids.tolist()

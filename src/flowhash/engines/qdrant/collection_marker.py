@@ -18,7 +18,7 @@ from qdrant_client import models
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table import Settings
+from flowhash.table import TableSettings
 
 VERSION = 1
 MARKER = "00000000-0000-0000-0000-000000000000"  # the id of no item: theirs say "version 5"
@@ -43,7 +43,7 @@ class CollectionFacts:
         copied: which state of which table that was, and the change with which it was complete.
     """
 
-    settings: Settings
+    settings: TableSettings
     next_id: int = 0
     lowest: int = 0
     largest: float = 0.0
@@ -105,7 +105,7 @@ def _facts_of(fields: dict[str, Any]) -> CollectionFacts:
     if pending is not None:
         low, high = pending
         pending = int(low), int(high)
-    settings = Settings(**json.loads(fields["settings"]))
+    settings = TableSettings(**json.loads(fields["settings"]))
     settings.check()
     for value in (loading, copied, notes):
         if not isinstance(value, dict | None):

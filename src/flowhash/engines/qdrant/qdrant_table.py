@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.engines import engine_arguments
 from flowhash.engines.engine_arguments import memory_table
 from flowhash.engines.qdrant import point_writes
@@ -46,20 +47,19 @@ from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import InputError, LockedTableError, StorageError
 from flowhash.table import (
     INT64,
-    SAMPLE,
+    STATS_SAMPLE,
     STRING,
     HashTable,
     Hits,
     Item,
-    Settings,
     SettingsProperties,
     Stats,
     Stored,
+    TableSettings,
     check_encoder,
-    draw,
+    draw_sample,
     read_ids,
     stats_of,
-    whole_number,
 )
 
 
@@ -115,8 +115,8 @@ class QdrantTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the server does not answer, or there is such a collection.
         """
-        number = whole_number
-        settings = Settings(
+        number = plain_integer
+        settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
         settings.check()
@@ -511,7 +511,7 @@ class QdrantTable(SettingsProperties):
         options: dict[str, Any] = {"with_payload": wanted or False, "with_vectors": False}
         if total <= max(LISTED, count):
             points = [point for page in self._pages(POINTS, chosen, **options) for point in page]
-            return [points[place] for place in draw(len(points), count, seed).tolist()]
+            return [points[place] for place in draw_sample(len(points), count, seed).tolist()]
         generator = np.random.default_rng(seed)
         found: dict[PointId, Any] = {}
         stretch = -(-count // STRETCHES) + 1  # one more: the marker may be among them
@@ -527,7 +527,7 @@ class QdrantTable(SettingsProperties):
         points = [
             found[name] for name in sorted(found, key=lambda name: (isinstance(name, str), name))
         ]
-        return [points[place] for place in draw(len(points), count, seed).tolist()]
+        return [points[place] for place in draw_sample(len(points), count, seed).tolist()]
 
     def _stretch(
         self, start: PointId, size: int, chosen: Chosen, options: dict[str, Any]
@@ -566,7 +566,7 @@ class QdrantTable(SettingsProperties):
             return 0.0
         if settings.active == 1:
             return float((loads * (loads - 1)).sum()) / self._items
-        if self._items <= SAMPLE:  # few enough to read all codes
+        if self._items <= STATS_SAMPLE:  # few enough to read all codes
             options: dict[str, Any] = {"with_payload": [CODE, NAME], "with_vectors": False}
             pages = self._pages(POINTS, **options)
             codes = np.array([code_of(settings, point) for page in pages for point in page])
