@@ -16,9 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
-from flowhash.evaluate import METHODS, Row, paper_rows, read_rows
-from flowhash.evaluate.output.result_grid import between, group_seeds
-from flowhash.evaluate.results import lead_over
+from flowhash.evaluate import (
+    METHODS,
+    Row,
+    between,
+    group_seeds,
+    lead_over,
+    paper_rows,
+    read_rows,
+)
 from measure import RESULTS
 
 LOSSES = ("triplet", "npairs")

@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flowhash.evaluate import METHODS, Row, read_rows
-from flowhash.evaluate.output.result_grid import between, group_seeds, leads_all, signed
+from flowhash.evaluate import METHODS, Row, between, group_seeds, leads_all, read_rows, signed
 from flowhash.quality import expected_speed_up
 from measure import README, RESULTS, ROOT
 
