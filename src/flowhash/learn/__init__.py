@@ -34,4 +34,8 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training_log import read_journal as read_journal
 
+if TYPE_CHECKING:  # for the benchmarks
+    from flowhash.learn.batch_codes import Coder as Coder
+    from flowhash.learn.losses import MetricLoss as MetricLoss
+
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)
