@@ -63,7 +63,7 @@ The median ratio is {ratio:.2f}, the bar {verdict}; {answers}.
 SCALE = """
 ## Ten million items
 
-Measured by `benchmarks/scale/run.py`: [results](scale.md), [the model](../scale.md).
+Measured by `benchmarks/scale/run.py`: [results](scale.md), [the formulas](../scale.md).
 """
 
 

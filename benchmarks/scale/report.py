@@ -1,38 +1,32 @@
-"""The pages of the scale benchmark: docs/results/scale.md and the figures in docs/scale.md.
+"""The page of the scale benchmark, docs/results/scale.md, with the rates that docs/scale.md uses.
 
     python -m benchmarks.scale.report
 
-fits and writes everything again from the measurements in docs/results/scale.json, where only the
-model or its words have changed.
+writes the page again from the measurements in docs/results/scale.json, where only words changed.
 """
 
 from __future__ import annotations
 
 import json
-import re
+import math
 from typing import Any
 
-from benchmarks.measurement import RESULTS, ROOT
-from benchmarks.scale.figures import Estimate, Machine, Plan
-from benchmarks.scale.fit import NOISE, summary
-from benchmarks.scale.loads import trained_skews
-from benchmarks.scale.model import estimate
-from benchmarks.scale.words import in_bytes, in_time, rounded
+import numpy as np
+from scipy.optimize import nnls
 
-GUIDE = ROOT / "docs" / "scale.md"
-START, END = "<!-- scale: written by benchmarks/scale/run.py -->", "<!-- /scale -->"
-# Items, d, k of the rows in the guide.
-CASES = [
-    (1e7, 4096, 1), (1e8, 4096, 1), (1e8, 65536, 1), (1e8, 65536, 2), (1e9, 65536, 1),
-    (1e9, 65536, 2), (1e9, 1048576, 1),
-]  # fmt: skip
+from benchmarks.measurement import RESULTS
+from benchmarks.scale.data import DIM
+from benchmarks.scale.steps import PART, TOP
 
+ROW = 2 * DIM  # bytes of an embedding, float16
+BATCHES = (1_000, 10_000, 100_000)
+FAN = 8  # segments of like size that are merged into one
+NOISE = 1.5  # tables of as many items that differ by more were not measured on a quiet machine
 OPEN, SHARE = 0.2, 0.5  # the bar: seconds to open, and items scanned a second against a million
 READINGS = {
     "same_buckets": "a million in as many buckets",
     "same_load": "a million in buckets of the same size",
 }
-
 PAGE = """\
 # Scale, measured
 
@@ -60,20 +54,95 @@ scanned a second (queries a second × items scanned a query), here as a multiple
 A bucket is read and unpacked once a batch, for all of its queries together. Ten times the buckets, each of the same size, leave a tenth of the
 queries to each: with {few:.1f} queries a bucket instead of {many:.0f} the reading shows, which is what buckets of the same size measure at 10,000.
 
-## The model against the measurement
-
-The rates and the skew of the tables of a million items say this of the large one, of which the model knows only n, d and k:
-
-| what | model | measured | measured / model |
-|---|---:|---:|---:|
-{check}
-
 ## Rates
 
-| rate | from a million | from the large table |
-|---|---:|---:|
+What [the formulas](../scale.md#the-formulas) multiply with, computed from what was measured: of the large table, and where that cannot tell, of those of a million
+(`query`, `call`, `scattered`, `call_scattered`).
+
+| rate | |
+|---|---:|
 {rates}
 """  # noqa: E501
+
+
+def fitted(batches: list[dict[str, float]], known: float | None = None) -> list[float]:
+    """The rates read, compare and query: least squares of relative errors, none negative.
+
+    The batches of one table cannot tell what a query costs from what it compares: with ``known``
+    the former is given.
+    """
+    times = np.array([batch["seconds"] for batch in batches])
+    terms = _terms(batches) / times[:, None]
+    if known is None:
+        return list(map(float, nnls(terms, np.ones(len(times)))[0]))
+    return [*map(float, nnls(terms[:, :2], 1 - known * terms[:, 2])[0]), known]
+
+
+def _terms(batches: list[dict[str, float]]) -> Any:
+    """What read, compare and query are multiplied with."""
+    return np.array([
+        [b["reads"] * ROW, b["queries"] * b["compared"] * DIM, b["queries"]] for b in batches
+    ])  # fmt: skip
+
+
+def work_rates(found: dict[str, Any]) -> dict[str, float]:
+    """The rates add, merge and touch, as one table shows them."""
+    size, search = found["compact"]["bytes"], found["search"]
+    merge = found["compact"]["seconds"] / size
+    # Adding merges segments of like size meanwhile.
+    levels = max(0, math.floor(math.log(max(1.0, found["items"] / PART), FAN)))
+    touched = found["batches"][BATCHES.index(10_000)]["reads"] * (ROW + 4)
+    return {
+        "add": max(0.0, found["build"]["seconds"] / size - levels * merge),
+        "merge": merge,
+        "touch": max(0.0, search["cold"] - search["warm"]) / touched,
+    }
+
+
+def rates(tables: dict[str, Any], opening: float) -> dict[str, float]:
+    """All of them, in seconds and bytes; docs/scale.md says what each is."""
+    small, wide, pairs, large = (tables[name] for name in ("small", "wide", "pairs", "large"))
+    million = fitted(small["batches"] + wide["batches"])
+    read, compare, query = fitted(large["batches"], million[2])
+    span = (small["alone_compared"] - wide["alone_compared"]) * ROW
+    a_byte = max(0.0, small["alone"] - wide["alone"]) / span
+    call = wide["alone"] - wide["alone_compared"] * ROW * a_byte
+    two = pairs["batches"][BATCHES.index(10_000)]
+    return {
+        "read": read, "compare": compare, "query": query, "call": call,
+        "call_read": max(0.0, large["alone"] - call) / (large["alone_compared"] * ROW),
+        "scattered": two["seconds"] / float((_terms([two]) @ million)[0]),
+        "call_scattered": (pairs["alone"] - call) / (pairs["alone_compared"] * ROW * a_byte),
+        "opening": opening,
+        "opening_byte": max(0.0, large["search"]["open"] - opening) / large["compact"]["bytes"],
+        **work_rates(large),
+    }  # fmt: skip
+
+
+def noisy(tables: dict[str, Any]) -> dict[str, list[float]]:
+    """Rates, lowest and highest, that differ more than they should between the small tables."""
+    shown = [work_rates(tables[name]) for name in ("small", "wide")]
+    ranges = {name: sorted(rate[name] for rate in shown) for name in ("add", "touch")}
+    return {name: ends for name, ends in ranges.items() if ends[1] > NOISE * ends[0]}
+
+
+def bars(tables: dict[str, Any]) -> dict[str, Any]:
+    """How fast the large table opens, and items scanned a second against a million."""
+
+    def scanned_rate(name: str, size: int) -> float:
+        batch = tables[name]["batches"][BATCHES.index(size)]
+        return float(batch["queries"] * batch["scanned"] / batch["seconds"])
+
+    def against(name: str) -> dict[str, float]:
+        return {str(s): scanned_rate("large", s) / scanned_rate(name, s) for s in BATCHES[1:]}
+
+    opened = {key: tables["large"]["search"][key] for key in ("open", "open_cold")}
+    return opened | {"same_buckets": against("wide"), "same_load": against("small")}
+
+
+def summary(tables: dict[str, Any], opening: float) -> dict[str, Any]:
+    """All that is computed from what was measured."""
+    return {"rates": rates(tables, opening), "bars": bars(tables), "noisy": noisy(tables)}
 
 
 def _memory(value: float) -> str:
@@ -95,12 +164,6 @@ def _table(name: str, found: dict[str, Any]) -> str:
         ", ".join(_memory(found[step]["peak"]) for step in ("build", "compact", "search")),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
-
-
-def _check(row: dict[str, Any]) -> str:
-    unit = f" {row['unit']}" if row["unit"] else ""
-    shown = [f"{row[key]:,.{0 if row[key] >= 100 else 1}f}{unit}" for key in ("model", "measured")]
-    return f"| {row['name']} | {shown[0]} | {shown[1]} | {row['measured'] / row['model']:.2f} |"
 
 
 def _warning(noisy: dict[str, list[float]]) -> str:
@@ -138,94 +201,29 @@ def _bars(bars: dict[str, Any]) -> str:
 def page(result: dict[str, Any]) -> str:
     """docs/results/scale.md."""
     tables, large, load = result["tables"], result["tables"]["large"], result.get("load")
-    rates = [
-        f"| `{name}` | {value:.3g} | {result['rates'][name]:.3g} |"
-        for name, value in result["rates_small"].items()
-        if value is not None
-    ]
+    found = [f"| `{name}` | {value:.3g} |" for name, value in result["rates"].items()]
     return PAGE.format(
         machine=result["machine"],
         load="not recorded" if load is None else f"{load:.1f}",
         warning=_warning(result["noisy"]),
         skew=large["skew"],
-        top=16,
+        top=TOP,
         tables="\n".join(_table(name, found) for name, found in tables.items()),
         bars=_bars(result["bars"]),
         few=10_000 / large["buckets"],
         many=10_000 / tables["small"]["buckets"],
-        check="\n".join(map(_check, result["check"])),
-        rates="\n".join(rates),
+        rates="\n".join(found),
     )
-
-
-def block(result: dict[str, Any]) -> str:
-    """The tables of the guide."""
-    machine, skews = Machine(**result["rates"]), trained_skews(RESULTS)
-    heads = (
-        "scanned a query | files | memory of one machine | open | one query | cold | batch",
-        "encode | add and merge | copy | disk meanwhile",
-        "PostgreSQL | Citus nodes | Qdrant | Qdrant nodes",
-    )
-    found = [
-        [f"| items | d | k | {head} |", "|---:|---:|---:|" + "---:|" * (head.count("|") + 1)]
-        for head in heads
-    ]
-    for items, buckets, active in CASES:
-        plan = Plan(buckets=buckets, active=active, skew=skews[active])
-        start = f"| {items / 1e6:,.0f}M | {buckets:,} | {active} | "
-        for lines, cells in zip(found, _cells(estimate(items, plan, machine)), strict=True):
-            lines.append(start + " | ".join(cells) + " |")
-    skew = ", ".join(f"{value:.2f} for k = {k}" for k, value in sorted(skews.items()) if k < 3)
-    words = f"64 numbers as float16, batches of 10,000, skew {skew}; machine: {result['machine']}."
-    check = ["| at ten million | measured / model |", "|---|---:|"]
-    check += [
-        f"| {row['name']} | {row['measured'] / row['model']:.2f} |" for row in result["check"]
-    ]
-    return "\n\n".join([START, words, *("\n".join(lines) for lines in (*found, check)), END])
-
-
-def _cells(found: Estimate) -> tuple[list[str], list[str], list[str]]:
-    """A case's figures, for each of the guide's tables: to serve, to build, elsewhere."""
-    serve = [
-        rounded(found.scanned), in_bytes(found.disk), in_bytes(found.memory),
-        in_time(found.opening), in_time(found.latency), in_time(found.cold),
-        f"{rounded(found.rate)}/s",
-    ]  # fmt: skip
-    # The encoder that was measured has 4,096 outputs.
-    known = found.encode is not None and found.buckets == 4096
-    encode = in_time(found.encode) if known and found.encode is not None else ""
-    build = [encode, in_time(found.build), in_time(found.copy), in_bytes(found.building_disk)]
-    elsewhere = [
-        in_bytes(found.postgres), str(found.citus_nodes), in_bytes(found.qdrant),
-        str(found.qdrant_nodes),
-    ]  # fmt: skip
-    return serve, build, elsewhere
 
 
 def write_report(result: dict[str, Any], keep: bool) -> None:
-    """Print the page; with ``keep`` write it, the JSON, and the guide's figures."""
+    """Print the page; with ``keep`` write it, and the JSON."""
     print(page(result))
-    print(block(result))
-    if not keep:
-        return
-    # What is written must be what a reader of the JSON computes: keys are strings there.
-    text = json.dumps(result, indent=1)
-    (RESULTS / "scale.json").write_text(text + "\n")
-    result = json.loads(text)
-    (RESULTS / "scale.md").write_text(page(result))
-    if GUIDE.exists():
-        made = block(result)
-        pattern = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", re.S)
-        GUIDE.write_text(pattern.sub(lambda _: made, GUIDE.read_text()))
-
-
-def main() -> None:
-    """Compute and write again."""
-    result = json.loads((RESULTS / "scale.json").read_text())
-    known = result["rates_small"]
-    result |= summary(result["tables"], known["opening"], known["encode"])
-    write_report(result, keep=True)
+    if keep:
+        (RESULTS / "scale.json").write_text(json.dumps(result, indent=1) + "\n")
+        (RESULTS / "scale.md").write_text(page(result))
 
 
 if __name__ == "__main__":
-    main()
+    stored = json.loads((RESULTS / "scale.json").read_text())
+    write_report(stored | summary(stored["tables"], stored["rates"]["opening"]), keep=True)

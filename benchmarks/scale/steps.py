@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.measurement import peak_memory
 from benchmarks.scale.data import DIM, Crowd
-from benchmarks.scale.model import PART
 from flowhash import HashTable
 
 TOP, THREADS = 16, 2
+PART = 500_000  # items of one add
 
 
 def drop_pages(folder: Path) -> None:
