@@ -76,24 +76,24 @@ format: $(INSTALLED) ## put the code into the house style
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED) ## measure the claims anew and write docs/results/
-	$(BIN)/python benchmarks/topk.py
-	$(BIN)/python benchmarks/solver.py
+	$(BIN)/python -m benchmarks.solver.topk
+	$(BIN)/python -m benchmarks.solver.run
 
 bench-search: $(INSTALLED) ## the same for search: downloads hnswlib and GloVe, takes half an hour
 	$(PIP) -e '.[bench-search]'
-	$(BIN)/python benchmarks/search.py
+	$(BIN)/python -m benchmarks.search.run
 
 bench-learning: $(INSTALLED) ## the same for learning: the gated distance, the solver's share, NIN
-	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python -m benchmarks.learning.run
 
 bench-serving: $(INSTALLED) ## the same for the server under load: a million items, wrk or a client of its own
-	$(BIN)/python benchmarks/serve.py
+	$(BIN)/python -m benchmarks.serving.run
 
 bench-estimator: $(INSTALLED) ## the same for FlowHasher: 50,000 vectors of 512 numbers
-	$(BIN)/python benchmarks/estimator.py
+	$(BIN)/python -m benchmarks.estimator.run
 
 bench-engines: $(INSTALLED) ## the same for PostgreSQL, Ray and ten million items: a quarter of an hour, 10 GB of disk
-	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python -m benchmarks.engines.run
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

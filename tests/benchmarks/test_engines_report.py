@@ -1,22 +1,14 @@
-"""The page of benchmarks/engines.py against the stored figures."""
+"""The page of benchmarks/engines/run.py against the stored figures."""
 
 from __future__ import annotations
 
-import importlib
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs" / "results"
-
-
-@pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("engines_report")
+from benchmarks.engines import report
+from benchmarks.measurement import RESULTS
 
 
 @pytest.fixture
@@ -24,12 +16,12 @@ def known() -> Any:
     return json.loads((RESULTS / "engines.json").read_text())
 
 
-def test_the_page_says_what_was_measured(report: Any, known: Any) -> None:
+def test_the_page_says_what_was_measured(known: Any) -> None:
     """It cannot drift from docs/results/engines.json."""
     assert report.page(known) == (RESULTS / "engines.md").read_text()
 
 
-def test_a_bar_that_is_missed_says_so(report: Any, known: Any) -> None:
+def test_a_bar_that_is_missed_says_so(known: Any) -> None:
     lines = known["postgres"]["lines"]
     for line in lines:
         line |= {"ratio": 3.0, "exact": line["queries"]}

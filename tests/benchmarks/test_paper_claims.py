@@ -1,23 +1,15 @@
-"""The verdicts of benchmarks/paper_claims.py follow from intervals."""
+"""The verdicts of benchmarks/paper/claims.py follow from intervals."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.paper import claims
 from tests.evaluate.test_tables import row
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def paper_claims(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("paper_claims")
 
 
 def rows(lead: tuple[float, float]) -> list[Any]:
@@ -39,7 +31,7 @@ def rows(lead: tuple[float, float]) -> list[Any]:
     [((0.1, 1.0), "shown"), ((-0.1, 1.0), "not shown"), ((-2.0, -0.1), "contradicted")],
 )
 def test_verdicts_follow_from_the_intervals(
-    paper_claims: Any, tmp_path: Path, lead: tuple[float, float], expected: str
+    tmp_path: Path, lead: tuple[float, float], expected: str
 ) -> None:
     gaps = {"shown": (9.0, 3.0), "not shown": (9.0, 12.0), "contradicted": (3.0, 9.0)}[expected]
     lines = ["training,step,bound_gap,class_objective,item_objective"]
@@ -48,7 +40,7 @@ def test_verdicts_follow_from_the_intervals(
     other = (9.0, 3.0) if expected != "contradicted" else gaps
     lines += [f'"k = 2",{step},{other[step > 5]},0.0,-9.0' for step in range(1, 11)]
     (tmp_path / "cifar100-triplet-method-objective.csv").write_text("\n".join(lines))
-    found = paper_claims.claims({"triplet": rows(lead)}, tmp_path)
+    found = claims.claims({"triplet": rows(lead)}, tmp_path)
     verdicts = {claim.says: claim.verdict for claim in found}
     for words in ("more precise than exhaustive", "a larger SUF than Th", "a larger Pr@1 than Th",
                   "spread over the buckets", "M(θ) falls"):  # fmt: skip
@@ -62,14 +54,12 @@ def test_verdicts_follow_from_the_intervals(
     assert bases[says] == ("contradicted", "values")
     (says,) = [says for says in bases if "a higher NMI" in says]
     assert bases[says] == ("shown", "values")
-    text = paper_claims.page(found, 1)
+    text = claims.page(found, 1)
     assert text.count("\n| ") == len(found) + 1
     assert "one seed" in text
 
 
-def test_one_rival_of_the_other_length_is_enough_to_refuse(
-    paper_claims: Any, tmp_path: Path
-) -> None:
+def test_one_rival_of_the_other_length_is_enough_to_refuse(tmp_path: Path) -> None:
     found = []
     for each in rows((0.1, 1.0)):
         if each.method == "flowhash":
@@ -79,9 +69,7 @@ def test_one_rival_of_the_other_length_is_enough_to_refuse(
         found.append(each)
     head = "training,step,bound_gap,class_objective,item_objective\n"
     (tmp_path / "cifar100-triplet-method-objective.csv").write_text(head)
-    verdicts = {
-        claim.says: claim.verdict for claim in paper_claims.claims({"triplet": found}, tmp_path)
-    }
+    verdicts = {claim.says: claim.verdict for claim in claims.claims({"triplet": found}, tmp_path)}
     for words, expected in (
         ("more precise than exhaustive", "not shown"),
         ("a higher NMI", "contradicted"),

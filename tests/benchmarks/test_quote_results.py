@@ -1,47 +1,40 @@
-"""What benchmarks/quote_results.py puts into the README and docs/how-it-works.md."""
+"""What benchmarks/paper/quotes.py puts into the README and docs/how-it-works.md."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.measurement import RESULTS, ROOT, put
+from benchmarks.paper import quotes
 from flowhash.evaluate.output.result_grid import SPACE
 from tests.evaluate.test_tables import row, with_intervals
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture
-def quote(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("quote_results")
-
-
-def made(quote: Any) -> dict[str, Any]:
+def made() -> dict[str, Any]:
     rows = [row("exhaustive", k=None), row("vq", pr1=48.0), row("vq-train"), row("classifier")]
     rows += [row("classifier", k=2, suf=2.0), row("start", suf=8.0), row("start", k=2, suf=7.0)]
     rows += [row("flowhash", pr1=52.0), row("flowhash", k=2, suf=9.0, pr1=51.0)]
     rows += [row("flowhash", "train", pr1=99.0)]
-    return {loss: with_intervals(rows) for loss in quote.LOSSES}
+    return {loss: with_intervals(rows) for loss in quotes.LOSSES}
 
 
-def test_the_pages_say_what_was_measured(quote: Any) -> None:
+def test_the_pages_say_what_was_measured() -> None:
     """They cannot drift from docs/results/*.json."""
     read = {
-        loss: quote.read_rows(quote.RESULTS / f"cifar100-{loss}-refined-classifier.json")
-        for loss in quote.LOSSES
+        loss: quotes.read_rows(RESULTS / f"cifar100-{loss}-refined-classifier.json")
+        for loss in quotes.LOSSES
     }
-    assert quote.results(read) in (ROOT / "README.md").read_text()
-    starts = quote.speed_ups(read["triplet"], 256)
+    assert quotes.results(read) in (ROOT / "README.md").read_text()
+    starts = quotes.speed_ups(read["triplet"], 256)
     assert starts is not None
     assert starts in (ROOT / "docs/how-it-works.md").read_text()
 
 
-def test_a_row_names_only_the_loss_that_it_saw(quote: Any) -> None:
-    text = quote.results(made(quote))
+def test_a_row_names_only_the_loss_that_it_saw() -> None:
+    text = quotes.results(made())
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0].startswith("| d | search | Pr@1 |")
     assert len(lines) == 2 + 2 * 6
@@ -55,34 +48,34 @@ def test_a_row_names_only_the_loss_that_it_saw(quote: Any) -> None:
         assert words in text
 
 
-def test_bold_and_intervals(quote: Any) -> None:
-    read = made(quote)
+def test_bold_and_intervals() -> None:
+    read = made()
     ours = "| 256 | FlowHash (triplet) | **52.00** | **40.00** | **30.00** | **10.00** | 60.00 |"
-    assert f"{ours} +2.00 (−0.25{SPACE}to{SPACE}+0.50) |" in quote.results(read)
+    assert f"{ours} +2.00 (−0.25{SPACE}to{SPACE}+0.50) |" in quotes.results(read)
     for one in read["triplet"]:
         if (one.method, one.table) == ("flowhash", "test"):
             one.leads["classifier"] = {name: [-0.1, 4.0] for name in one.leads["classifier"]}
-    text = quote.results(read)
+    text = quotes.results(read)
     assert "| 256 | FlowHash (triplet) | 52.00 | 40.00 | 30.00 | 10.00 | 60.00 |" in text
     assert "interval above zero" in " ".join(text.split())
-    bare = {loss: [row("exhaustive", k=None), row("flowhash")] for loss in quote.LOSSES}
-    assert "Nothing is bold" in quote.results(bare)
-    assert "95 %" not in quote.results(bare)
+    bare = {loss: [row("exhaustive", k=None), row("flowhash")] for loss in quotes.LOSSES}
+    assert "Nothing is bold" in quotes.results(bare)
+    assert "95 %" not in quotes.results(bare)
 
 
-def test_the_start_stands_beside_what_was_learned(quote: Any) -> None:
-    text = quote.speed_ups(made(quote)["triplet"], 256)
+def test_the_start_stands_beside_what_was_learned() -> None:
+    text = quotes.speed_ups(made()["triplet"], 256)
     assert "| independent, even codes: SUF | 256.0 | 64.1 |" in text
     assert "| start, zero steps: SUF | 8.0 | 7.0 |" in text
     assert "| FlowHash: SUF | 10.0 | 9.0 |" in text
     assert "| classifier: SUF | 10.0 | 2.0 |" in text
-    assert quote.speed_ups([row("flowhash")], 256) is None
+    assert quotes.speed_ups([row("flowhash")], 256) is None
 
 
-def test_a_page_without_its_mark_is_not_passed_over(quote: Any, tmp_path: Path) -> None:
+def test_a_page_without_its_mark_is_not_passed_over(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text(f"a <!-- x: {quote.NAME} -->old<!-- /x --> b")
-    quote.put(page, "x", r"\1 new")
-    assert page.read_text() == f"a <!-- x: {quote.NAME} -->\n\\1 new\n<!-- /x --> b"
+    page.write_text("a <!-- x: written by somebody -->old<!-- /x --> b")
+    put(page, "x", r"\1 new")
+    assert page.read_text() == "a <!-- x: written by somebody -->\n\\1 new\n<!-- /x --> b"
     with pytest.raises(SystemExit, match="has no"):
-        quote.put(page, "y", "new")
+        put(page, "y", "new")

@@ -1,14 +1,15 @@
-"""The page of benchmarks/search.py: what it holds for, and that the stored one says so too."""
+"""The page of benchmarks/search/run.py: what it holds for, and that the stored one says so too."""
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from benchmarks.measurement import ROOT
+from benchmarks.search import report as search_report
+
 ROW = {
     "name": "clusters", "queries": 100, "suf": 50.0, "recall": 1.0, "flat": 30.0, "equal": 1.0,
     "batch": {"theirs": 0.4, "ours": 0.2, "ratio": 2.0},
@@ -20,11 +21,9 @@ ROW = {
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    found = importlib.import_module("search_report")
-    monkeypatch.setattr(found, "RESULTS", tmp_path)
-    monkeypatch.setattr(found, "README", tmp_path / "README.md")
-    return found
+    monkeypatch.setattr(search_report, "RESULTS", tmp_path)
+    monkeypatch.setattr(search_report, "README", tmp_path / "README.md")
+    return search_report
 
 
 def test_pages_name_the_processor_and_what_others_give(report: Any, tmp_path: Path) -> None:

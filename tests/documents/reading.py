@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -112,6 +113,8 @@ def read_shell(text: str) -> None:
         elif words[0].startswith("python") and len(words) > 1 and words[1].endswith(".py"):
             if words[1].startswith("benchmarks/") and not (ROOT / words[1]).exists():
                 raise PageError(f"there is no {words[1]}")
+        elif "-m" in words and words[-1] != "-m" and "benchmarks." in words[words.index("-m") + 1]:
+            _check_benchmark(words[words.index("-m") + 1])
         elif "pip" in words and "install" in words:
             _check_extras(words)
 
@@ -164,6 +167,12 @@ def parse_flowhash(words: list[str]) -> dict[str, Any]:
             return {}  # it stands in the file
         said = getattr(error, "message", "") or str(error)
         raise PageError(f"flowhash {shlex.join(words)}: {said}") from error
+
+
+def _check_benchmark(module: str) -> None:
+    path = Path(*module.split(".")).with_suffix(".py")
+    if not (ROOT / path).exists():
+        raise PageError(f"there is no {path}")
 
 
 def _check_targets(words: list[str]) -> None:

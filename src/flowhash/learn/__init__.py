@@ -35,4 +35,8 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.training.process_group import join_processes as join_processes
     from flowhash.learn.training.training_log import read_journal as read_journal
 
+if TYPE_CHECKING:  # for the benchmarks
+    from flowhash.learn.batch_coder import BatchCoder as BatchCoder
+    from flowhash.learn.losses import MetricLoss as MetricLoss
+
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

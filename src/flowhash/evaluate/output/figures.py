@@ -109,7 +109,7 @@ def measure_solver(
 ) -> Seconds:
     """Seconds of a mini-batch's codes, from class means to codes, as in the paper's Figure 2.
 
-    Costs are uniform random, as in ``benchmarks/solver.py``; one thread, compile time apart.
+    Costs are uniform random, as in ``benchmarks/solver/run.py``; one thread, compile time apart.
 
     Args:
         sizes: numbers of classes, and also of buckets: every pair is measured.

@@ -1,0 +1,1 @@
+"""PostgreSQL and Ray: the same answers, and how much of the speed."""

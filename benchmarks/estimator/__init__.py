@@ -1,0 +1,1 @@
+"""FlowHasher: how long it fits, and what its buckets find."""
