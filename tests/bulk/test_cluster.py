@@ -23,7 +23,7 @@ from flowhash.bulk import (
     Source,
     encode,
     index,
-    neighbour_join as neighbours,
+    neighbours,
     ray_runner as cluster_module,
     read_answers,
     search,

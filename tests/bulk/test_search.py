@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from flowhash.bulk import (
     LocalRunner,
-    neighbour_join as neighbours,
+    neighbours,
     read_answers,
     search,
     work_folder as work_module,

@@ -70,14 +70,7 @@ if TYPE_CHECKING:  # for other rooms
 
 if TYPE_CHECKING:  # for the benchmarks
     from flowhash.evaluate.comparison.methods import fit_classifier as fit_classifier
-    from flowhash.evaluate.output.result_grid import (
-        between as between,
-        group_seeds as group_seeds,
-        leads_all as leads_all,
-        signed as signed,
-    )
     from flowhash.evaluate.output.write_results import machine as machine
     from flowhash.evaluate.reproduction.encoding_cache import Encodings as Encodings
-    from flowhash.evaluate.results import lead_over as lead_over
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)
