@@ -355,6 +355,8 @@ def _not_ours(folder: Path) -> list[Path]:
 
 
 def _take_lock(folder: Path) -> IO[bytes]:
+    if (folder / LOCK).exists() and not (folder / LOCK).is_file():
+        raise StorageError(f"{folder / LOCK} is no file; remove it, or give another folder")
     file = hold_lock(folder / LOCK)
     if file is None:
         raise LockedTableError(
