@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.learn import NPairsLoss, TripletLoss, gated_distance
-from flowhash.learn.batch_coder import BatchCoder
+from flowhash.learn.batch_coder import Coder
 from flowhash.learn.losses import MetricLoss
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from measure import RESULTS, machine, median, seconds
@@ -156,7 +156,7 @@ def measure_step(
     optimiser = torch.optim.Adam(network.parameters(), 1e-4)
     labels = np.repeat(np.arange(classes), 2)
     kinds = torch.from_numpy(labels)
-    coder = BatchCoder(active, 0.5 if loss.unit else 0.15)
+    coder = Coder(active, 0.5 if loss.unit else 0.15)
     centres = torch.randn(classes, 3, 32, 32).repeat_interleave(2, 0)
     steps, solver = [], []
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from flowhash.learn.batch_coder import Coder as Coder
     from flowhash.learn.gated_metrics import (
         GatedDistance as GatedDistance,
         GatedSimilarity as GatedSimilarity,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn.batch_coder import BatchCoder
+from flowhash.learn.batch_coder import Coder
 from flowhash.learn.batches import Batches, TrainingBatch
 from flowhash.learn.losses import MetricLoss
 from flowhash.learn.settings import Settings, Stage
@@ -54,7 +54,7 @@ class StageRun:
     loss: MetricLoss
     batches: Batches
     checkpoints: Checkpoints
-    coder: BatchCoder | None = None
+    coder: Coder | None = None
     validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
     before: int = 0
 
