@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from flowhash.learn.losses import (
         LOSSES as LOSSES,
         CrossEntropyLoss as CrossEntropyLoss,
+        LibraryLoss as LibraryLoss,
         NPairsLoss as NPairsLoss,
         TripletLoss as TripletLoss,
+        library_loss as library_loss,
         make_loss as make_loss,
     )
     from flowhash.learn.presets import PRESETS as PRESETS, preset as preset, suggest as suggest
