@@ -36,6 +36,6 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import Checkpoints as Checkpoints
     from flowhash.learn.training.process_group import join_processes as join_processes
-    from flowhash.learn.training.training_log import read_journal as read_journal
+    from flowhash.learn.training.training_journal import read_journal as read_journal
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

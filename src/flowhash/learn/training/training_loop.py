@@ -25,7 +25,7 @@ from flowhash.learn.losses import MetricLoss
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
 from flowhash.learn.training.process_group import Processes
-from flowhash.learn.training.training_log import Journal, NoJournal, Progress
+from flowhash.learn.training.training_journal import Journal, NoJournal, Progress
 from flowhash.learn.training.validation import Best, in_words
 from flowhash.networks import EmbeddingNetwork
 

@@ -28,7 +28,7 @@ from flowhash.table.search.rerank import (
     settle,
 )
 from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
-from flowhash.table.search.small_batch import SMALL_BATCH, search_few
+from flowhash.table.search.small_batch import SMALL_BATCH, search_small_batch
 from flowhash.table.segments.arrays import note
 from flowhash.table.segments.segment import LiveSegment
 
@@ -107,7 +107,7 @@ class Searcher:
     ) -> RawHits:  # fmt: skip
         found = empty_hits(len(queries), top)
         found.opened.fill(probe)
-        usable, fault, sure = search_few(
+        usable, fault, sure = search_small_batch(
             self.noted, self.metric, order, queries, probe, self.largest,
             self.residual, fine, found.places,
             found.distances, found.keys, found.counts, found.scanned,

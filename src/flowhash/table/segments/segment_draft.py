@@ -1,4 +1,4 @@
-"""Rows as a segment stores them: in the order of codes, in planes, with the buckets' lists."""
+"""``SegmentDraft``, a segment in the making: rows by code, numbers in planes, the buckets' lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a run: ``Journal`` for its file and TensorBoard, ``Progress`` for the terminal."""
+"""``Journal``, what a run writes for its file and TensorBoard; ``Progress``, what the terminal shows."""
 
 from __future__ import annotations
 
