@@ -1,4 +1,4 @@
-"""``Journal``, what a run writes for its file and TensorBoard; ``Progress``, what the terminal shows."""
+"""``Journal``, what a run writes into its file and TensorBoard; ``Progress`` for the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``SegmentDraft``, a segment in the making: rows by code, numbers in planes, the buckets' lists."""
+"""``SegmentDraft``, a segment in the making: rows by code, numbers in planes, buckets' lists."""
 
 from __future__ import annotations
 
