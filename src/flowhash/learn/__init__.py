@@ -9,18 +9,20 @@ from flowhash.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from flowhash.learn.batch_coder import Coder as Coder
     from flowhash.learn.gated_metrics import (
-        GatedDistance as GatedDistance,
-        GatedSimilarity as GatedSimilarity,
         gated_distance as gated_distance,
         gated_product as gated_product,
+    )
+    from flowhash.learn.library_losses import (
+        GatedDistance as GatedDistance,
+        GatedSimilarity as GatedSimilarity,
+        LibraryLoss as LibraryLoss,
+        library_loss as library_loss,
     )
     from flowhash.learn.losses import (
         LOSSES as LOSSES,
         CrossEntropyLoss as CrossEntropyLoss,
-        LibraryLoss as LibraryLoss,
         NPairsLoss as NPairsLoss,
         TripletLoss as TripletLoss,
-        library_loss as library_loss,
         make_loss as make_loss,
     )
     from flowhash.learn.presets import PRESETS as PRESETS, preset as preset, suggest as suggest
