@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flowhash.errors import InputError
-from flowhash.learn.gated_metrics import (
-    gated_distance,
-    gated_product,
-)
+from flowhash.learn.gated_metrics import gated_distance, gated_product
 from flowhash.networks import unit_vectors
 
 

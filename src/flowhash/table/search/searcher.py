@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import scale_queries
 from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
-from flowhash.table.search.rerank import (
-    RawHits,
-    deliver,
-    empty_hits,
-    measure,
-    scan_exactly,
-    settle,
-)
+from flowhash.table.search.rerank import RawHits, deliver, empty_hits, measure, scan_exactly, settle
 from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
 from flowhash.table.search.small_batch import SMALL_BATCH, search_small_batch
 from flowhash.table.segments.arrays import note
