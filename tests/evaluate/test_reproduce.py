@@ -261,14 +261,14 @@ def test_the_start_is_what_algorithm_1_begins_with(
     trainings = Trainings(plan, pictures, tmp_path / "seed-0", quiet=True)
     trainings.classifier()
     begun: list[Any] = []
-    original = stages_room.run
+    original = stages_room.train_stage
 
-    def watched(job: Any, *arguments: Any) -> Any:
-        if job.name == "hash":
-            begun.append({name: value.clone() for name, value in job.network.state_dict().items()})
-        return original(job, *arguments)
+    def watched(run: Any, *arguments: Any) -> Any:
+        if run.name == "hash":
+            begun.append({name: value.clone() for name, value in run.network.state_dict().items()})
+        return original(run, *arguments)
 
-    monkeypatch.setattr(stages_room, "run", watched)
+    monkeypatch.setattr(stages_room, "train_stage", watched)
     for k in (1, 2):
         before = set(tmp_path.rglob("*"))
         start = trainings.start(k)

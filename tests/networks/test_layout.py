@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from flowhash.networks import build_backbone
-from flowhash.networks.convolutional import set_layout
+from flowhash.networks.convolutional_backbones import set_layout
 
 AVX2 = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from flowhash.errors import InputError
 from flowhash.networks import EmbeddingNetwork, build_backbone
-from flowhash.networks.convolutional import NIN
+from flowhash.networks.convolutional_backbones import NIN
 
 # Size of the kernel, channels in, channels out, as the paper's table has them.
 CONVOLUTIONS = [

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from flowhash.errors import InputError
 from flowhash.networks import build_backbone
-from flowhash.networks.convolutional import Residual
+from flowhash.networks.convolutional_backbones import Residual
 
 
 def plain(network: Residual, images: Tensor) -> Tensor:

@@ -13,8 +13,8 @@ from flowhash import HashTable
 from flowhash.table.distance_metrics import LARGEST_SQUARE
 from flowhash.table.segments.arrays import copy_embedding
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
-from flowhash.table.segments.builder import split_row
 from flowhash.table.segments.segment import Segment
+from flowhash.table.segments.segment_draft import split_row
 
 
 @given(st.binary(max_size=400).map(lambda data: (data * 9)[: len(data) * 9 // 8 * 8]))

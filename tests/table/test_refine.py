@@ -18,7 +18,7 @@ from flowhash.table.distance_metrics import (
 )
 from flowhash.table.search.rerank import rank
 from flowhash.table.search.scan import multiply_halves, multiply_highs, multiply_rows
-from flowhash.table.segments.builder import residual_square, split_row, upper_roots
+from flowhash.table.segments.segment_draft import residual_square, split_row, upper_roots
 
 
 def affinities(

@@ -13,7 +13,7 @@ import pytest
 
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable, arguments, ids as ids_module
-from flowhash.table.segments.builder import SegmentDraft
+from flowhash.table.segments.segment_draft import SegmentDraft
 from flowhash.table.storage import segment_file as mapped
 from tests.table.oracles import Model, brute_force, contents, differences, model_contents, put
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.code_set import NOBODY, worths_of
+from flowhash.codes.code_matching import NOBODY, worths_of
 from flowhash.codes.load_prices import LoadCosts, marginal_at
 from flowhash.compile import inner_kernel, kernel, larger, smaller
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by

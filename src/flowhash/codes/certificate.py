@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.code_set import best_codes, loads_of
+from flowhash.codes.code_matching import best_codes, loads_of
 from flowhash.codes.load_prices import LoadCosts, agreed_load, load_costs, marginal
 from flowhash.compile import inner_kernel, kernel
 

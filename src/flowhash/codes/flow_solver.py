@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes.auction import auction
-from flowhash.codes.code_set import NOBODY, Matching, best_codes, loads_of, match
+from flowhash.codes.code_matching import NOBODY, Matching, best_codes, loads_of, match
 from flowhash.codes.load_prices import (
     LoadCosts,
     common_prices,

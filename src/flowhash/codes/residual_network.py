@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.code_set import NOBODY, Matching, move
+from flowhash.codes.code_matching import NOBODY, Matching, move
 from flowhash.codes.load_prices import LoadCosts, agreed_load, marginal
 from flowhash.compile import inner_kernel, kernel, smaller
 

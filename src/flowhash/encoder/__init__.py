@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.encoder.encoder_tables import (
         check_table as check_table,
         moves_vectors as moves_vectors,
+        search_encoded as search_encoded,
     )
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__, ("torch",), "learn")

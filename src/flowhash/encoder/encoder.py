@@ -22,7 +22,7 @@ from flowhash.encoder.encoder_files import (
     rebuild_networks,
     write_encoder,
 )
-from flowhash.encoder.encoder_tables import add, check_table, create_table, search
+from flowhash.encoder.encoder_tables import add_encoded, check_table, create_table, search_encoded
 from flowhash.encoder.item_batches import count_of, in_batches
 from flowhash.engines import Engine, RemoteEngine
 from flowhash.errors import DamagedFileError, InputError, reason
@@ -202,7 +202,7 @@ class Encoder:
             InputError: the table is of another encoder; items, ids or payloads do not fit.
         """
         parts = self.stream(items, batch_size, device, progress)
-        return add(self, table, parts, count_of(items), ids, payloads)
+        return add_encoded(self, table, parts, count_of(items), ids, payloads)
 
     def search(
         self,
@@ -232,7 +232,7 @@ class Encoder:
         """
         check_table(self, table)
         queries = self.encode(items, batch_size, device, progress)
-        return search(table, queries, top, options)
+        return search_encoded(table, queries, top, **options)
 
     def export_onnx(self, path: str | Path, first: int | None = None) -> None:
         """Write the encoder as one ONNX model; see ``onnx_export.export_onnx``."""

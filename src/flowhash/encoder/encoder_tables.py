@@ -73,7 +73,7 @@ def check_table(encoder: Encoder, table: Engine) -> None:
             )
 
 
-def add(
+def add_encoded(
     encoder: Encoder,
     table: Engine,
     parts: Iterator[Encoded],
@@ -118,7 +118,7 @@ def _check_lengths(given: dict[str, Any], count: int | None, state: str) -> None
             )
 
 
-def search(table: Engine, queries: Encoded, top: int, options: dict[str, Any]) -> Hits:
+def search_encoded(table: Engine, queries: Encoded, top: int, **options: Any) -> Hits:
     """Search with as many ordered buckets as the options may open."""
     first: int | None = None
     if options.get("at_least") is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.encoder import Encoded, Encoder
+from flowhash.encoder import Encoded, Encoder, search_encoded
 from flowhash.errors import InputError
 from flowhash.networks import device_of, run_networks
 from flowhash.table import HashTable, Hits
@@ -80,12 +80,8 @@ def search_items(
     Where many items are the same as the query, it may not be among the nearest; then the last of
     them is left out, as scikit-learn does.
     """
-    first = None if options.get("at_least") is not None else options.get("probe") or queries.active
     spare = 1 if itself else 0
     if options.get("at_least") is not None:
         options["at_least"] += spare
-    found = table.search(
-        queries.ordered_buckets(first), queries.embeddings, top + spare,
-        encoder=queries.fingerprint, **options,
-    )  # fmt: skip
+    found = search_encoded(table, queries, top + spare, **options)
     return found.without(np.arange(len(found))) if itself else found

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from flowhash.learn.batch_coder import Coder as Coder
     from flowhash.learn.gated_metrics import (
-        GatedDistance as GatedDistance,
-        GatedSimilarity as GatedSimilarity,
         gated_distance as gated_distance,
         gated_product as gated_product,
+    )
+    from flowhash.learn.library_losses import (
+        GatedDistance as GatedDistance,
+        GatedSimilarity as GatedSimilarity,
+        LibraryLoss as LibraryLoss,
+        library_loss as library_loss,
     )
     from flowhash.learn.losses import (
         LOSSES as LOSSES,
@@ -33,10 +38,9 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import Checkpoints as Checkpoints
     from flowhash.learn.training.process_group import join_processes as join_processes
-    from flowhash.learn.training.training_log import read_journal as read_journal
+    from flowhash.learn.training.training_journal import read_journal as read_journal
 
 if TYPE_CHECKING:  # for the benchmarks
-    from flowhash.learn.batch_coder import BatchCoder as BatchCoder
     from flowhash.learn.losses import MetricLoss as MetricLoss
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

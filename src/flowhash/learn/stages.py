@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.batch_coder import BatchCoder
+from flowhash.learn.batch_coder import Coder
 from flowhash.learn.batches import Batches, Sampler, WithLabels
 from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
@@ -118,7 +118,7 @@ class Stages:
         network, loss = self.start(base, backbone)
         run = self._run("hash", stage, network, loss, HASH)
         if loss.coded:
-            run.coder = BatchCoder(settings.active, settings.penalty)
+            run.coder = Coder(settings.active, settings.penalty)
         ranker = base if settings.rank == "base" else None
         run.validate = self._validation(stage, settings.active, ranker)
         run.before = record.get("journal", 0)

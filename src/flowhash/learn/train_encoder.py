@@ -18,7 +18,7 @@ from flowhash.errors import InputError
 from flowhash.learn.settings import Settings
 from flowhash.learn.stages import BASE, Stages
 from flowhash.learn.training.process_group import join_processes
-from flowhash.learn.training.run_folder import claim, origin_of
+from flowhash.learn.training.run_folder import claim_folder, origin_of
 from flowhash.networks import EmbeddingNetwork
 
 
@@ -72,7 +72,7 @@ def train(
     stages = Stages(splits, settings, folder, processes, known, quiet, ways)
     stages.check(base)
     if folder is not None:
-        claim(folder, settings, origin_of(splits, base, known), processes)
+        claim_folder(folder, settings, origin_of(splits, base, known), processes)
         if (folder / "encoder" / "encoder.json").exists():
             return Encoder.load(folder / "encoder", backbone or _backbone_of(base))
     with _settled(splits):
@@ -124,7 +124,7 @@ def train_base(
     known = None if pairs is None else np.asarray(pairs)
     stages = Stages(splits, settings, folder, processes, known, quiet)
     stages.check(None, (BASE,))
-    claim(folder, settings, origin_of(splits, None, known), processes)
+    claim_folder(folder, settings, origin_of(splits, None, known), processes)
     with _settled(splits):
         torch.manual_seed(settings.seed)
         network, _ = stages.base(backbone, None)

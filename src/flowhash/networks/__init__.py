@@ -16,6 +16,9 @@ if TYPE_CHECKING:
         custom_backbone as custom_backbone,
     )
     from flowhash.networks.embedding_network import EmbeddingNetwork as EmbeddingNetwork
+    from flowhash.networks.pretrained_backbones import (
+        pretrained_preprocessing as pretrained_preprocessing,
+    )
 
 if TYPE_CHECKING:  # for other rooms
     from flowhash.networks.backbone_registry import VECTOR_BACKBONES as VECTOR_BACKBONES

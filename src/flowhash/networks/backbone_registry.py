@@ -11,13 +11,13 @@ from flowhash.errors import InputError, reason
 
 
 def _nin(**options: Any) -> nn.Module:
-    from flowhash.networks.convolutional import NIN
+    from flowhash.networks.convolutional_backbones import NIN
 
     return NIN(**options)
 
 
 def _residual(**options: Any) -> nn.Module:
-    from flowhash.networks.convolutional import Residual
+    from flowhash.networks.convolutional_backbones import Residual
 
     if "blocks" in options:
         options["blocks"] = tuple(options["blocks"])

@@ -14,8 +14,8 @@ from flowhash.argument_checks import numbers, whole_number
 from flowhash.errors import InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
 from flowhash.table.segments.arrays import LAYOUTS
-from flowhash.table.segments.builder import first_wrong_code
 from flowhash.table.segments.segment import TableState
+from flowhash.table.segments.segment_draft import first_wrong_code
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.table_settings import TableSettings
 from flowhash.top_values import sort_rows

@@ -20,8 +20,8 @@ from flowhash.table.arguments import NewRows
 from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack_strings
 from flowhash.table.segments.arrays import LAYOUTS
-from flowhash.table.segments.builder import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.segments.segment import LiveSegment, Segment, SegmentFile, TableState, new_part
+from flowhash.table.segments.segment_draft import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import TableFolder
 from flowhash.table.table_settings import TableSettings

@@ -36,23 +36,23 @@ def compares_directions(metric: int) -> bool:
 
 
 @inner_kernel
-def is_usable(metric: int, length: float) -> bool:
+def is_usable(metric: int, squared: float) -> bool:
     """Whether an embedding with this |x|² can be compared; not if it is NaN."""
-    return length <= LARGEST_SQUARE and (
-        not compares_directions(metric) or length >= SMALLEST_SQUARE
+    return squared <= LARGEST_SQUARE and (
+        not compares_directions(metric) or squared >= SMALLEST_SQUARE
     )
 
 
 @inner_kernel
-def has_norm(metric: int, length: float) -> bool:
+def has_norm(metric: int, squared: float) -> bool:
     """Whether ``kept_norm`` is a number for this |x|²; for all that ``add`` took it is."""
-    return not compares_directions(metric) or length > 0.0
+    return not compares_directions(metric) or squared > 0.0
 
 
 @inner_kernel
-def kept_norm(metric: int, length: float) -> float:
+def kept_norm(metric: int, squared: float) -> float:
     """What is kept beside a row with this |x|²: 1/|x| where directions count, or |x|² itself."""
-    return 1.0 / np.sqrt(length) if compares_directions(metric) else length
+    return 1.0 / np.sqrt(squared) if compares_directions(metric) else squared
 
 
 @inner_kernel

@@ -17,8 +17,8 @@ from flowhash.table.distance_metrics import (
 )
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
 from flowhash.table.segments.block_checksums import BLOCK
-from flowhash.table.segments.builder import bucket_lists
 from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
+from flowhash.table.segments.segment_draft import bucket_lists
 from flowhash.table.storage.manifest import read_manifest
 from flowhash.table.storage.segment_file import damaged_blocks
 from flowhash.table.storage.table_folder import TableFolder

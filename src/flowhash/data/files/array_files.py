@@ -14,12 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.errors import (
-    DamagedFileError,
-    InputError,
-    StorageError,
-    reason,
-)
+from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.extras import require
 from flowhash.regular_file import memory, open_regular_file, reading
 

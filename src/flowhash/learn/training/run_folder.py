@@ -25,7 +25,9 @@ STAGE_KEEPS = ("loss", "outputs", "optimiser", "start")
 RUN_KEEPS = ("backbone", "active", "rank", "seed")
 
 
-def claim(folder: Path, settings: Settings, origin: dict[str, Any], processes: Processes) -> None:
+def claim_folder(
+    folder: Path, settings: Settings, origin: dict[str, Any], processes: Processes
+) -> None:
     """Take a new folder, or see that the run in it may go on with these settings and data.
 
     Raises:

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn.batch_coder import BatchCoder
+from flowhash.learn.batch_coder import Coder
 from flowhash.learn.batches import Batches, TrainingBatch
 from flowhash.learn.losses import MetricLoss
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
 from flowhash.learn.training.process_group import Processes
-from flowhash.learn.training.training_log import Journal, NoJournal, Progress
+from flowhash.learn.training.training_journal import Journal, NoJournal, Progress
 from flowhash.learn.training.validation import Best, in_words
 from flowhash.networks import EmbeddingNetwork
 
@@ -54,7 +54,7 @@ class StageRun:
     loss: MetricLoss
     batches: Batches
     checkpoints: Checkpoints
-    coder: BatchCoder | None = None
+    coder: Coder | None = None
     validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
     before: int = 0
 

@@ -19,16 +19,9 @@ from numpy.typing import NDArray
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import scale_queries
 from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
-from flowhash.table.search.rerank import (
-    RawHits,
-    deliver,
-    empty_hits,
-    measure,
-    scan_exactly,
-    settle,
-)
+from flowhash.table.search.rerank import RawHits, deliver, empty_hits, measure, scan_exactly, settle
 from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
-from flowhash.table.search.small_batch import SMALL_BATCH, search_few
+from flowhash.table.search.small_batch import SMALL_BATCH, search_small_batch
 from flowhash.table.segments.arrays import note
 from flowhash.table.segments.segment import LiveSegment
 
@@ -107,7 +100,7 @@ class Searcher:
     ) -> RawHits:  # fmt: skip
         found = empty_hits(len(queries), top)
         found.opened.fill(probe)
-        usable, fault, sure = search_few(
+        usable, fault, sure = search_small_batch(
             self.noted, self.metric, order, queries, probe, self.largest,
             self.residual, fine, found.places,
             found.distances, found.keys, found.counts, found.scanned,

@@ -16,7 +16,7 @@ SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 
 
 @kernel
-def search_few(
+def search_small_batch(
     noted: NDArray[np.int64],
     metric: int,
     order: NDArray[np.int32],

@@ -21,8 +21,8 @@ from flowhash.regular_file import open_regular_file
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
 from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
-from flowhash.table.segments.builder import SegmentDraft, upper_roots
 from flowhash.table.segments.segment import Segment, SegmentFile
+from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
 
 ALIGNMENT = 64

@@ -33,7 +33,6 @@ from flowhash.durable_files import (
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.arrays import PlaneLayout
-from flowhash.table.segments.builder import SegmentDraft
 from flowhash.table.segments.segment import (
     NO_ROWS,
     DeletedFile,
@@ -41,6 +40,7 @@ from flowhash.table.segments.segment import (
     SegmentFile,
     TableState,
 )
+from flowhash.table.segments.segment_draft import SegmentDraft
 from flowhash.table.storage.manifest import (
     DELETED_NAME,
     NAME,

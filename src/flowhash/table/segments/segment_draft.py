@@ -1,4 +1,4 @@
-"""Rows as a segment stores them: in the order of codes, in planes, with the buckets' lists."""
+"""``SegmentDraft``, a segment in the making: rows by code, numbers in planes, buckets' lists."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ from flowhash.table.distance_metrics import (
     square,
 )
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
-from flowhash.table.segments.arrays import (
-    BROKEN,
-    LAYOUTS,
-    Arrays,
-    PlaneLayout,
-    damaged_rows,
-)
+from flowhash.table.segments.arrays import BROKEN, LAYOUTS, Arrays, PlaneLayout, damaged_rows
 from flowhash.table.segments.segment import Segment
 from flowhash.threads import in_shards
 

@@ -1,4 +1,4 @@
-"""The log of a run: ``Journal`` for its file and TensorBoard, ``Progress`` for the terminal."""
+"""``Journal``, what a run writes into its file and TensorBoard; ``Progress`` for the terminal."""
 
 from __future__ import annotations
 
