@@ -19,7 +19,7 @@ from flowhash.engines import RemoteEngine, copy, open_engine, postgres
 from flowhash.engines.postgres import schema, transactions as writing
 from flowhash.engines.postgres.connection_pool import Server, Vector
 from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import Source
+from flowhash.engines.postgres.row_source import RowStream
 from flowhash.engines.postgres.schema import find_names
 
 DIM, BUCKETS, TOP = 64, 256, 16
@@ -196,7 +196,7 @@ def copying(address: str, rows: int, repeats: int) -> dict[str, float]:
 
 def _bare(address: str, table: HashTable, keys: str | None) -> float:
     """The time of one COPY, of bytes that are ready before it begins, in one transaction."""
-    source = Source(table)
+    source = RowStream(table)
     groups = [source.rows(*piece).copied() for piece in source.pieces(0, 1 << 15, False)]
     place = read_address(f"{address}&table=bare")
     link = Server(place, read_only=False)

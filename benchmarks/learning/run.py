@@ -33,7 +33,7 @@ from benchmarks.measurement import (
     present_memory,
     seconds,
 )
-from flowhash.learn import Coder, MetricLoss, NPairsLoss, TripletLoss, gated_distance
+from flowhash.learn import BatchCoder, MetricLoss, NPairsLoss, TripletLoss, gated_distance
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
 BATCH, BUCKETS, ACTIVE, CLASSES = 1024, 512, 4, 512
@@ -153,7 +153,7 @@ def measure_step(
     optimiser = torch.optim.Adam(network.parameters(), 1e-4)
     labels = np.repeat(np.arange(classes), 2)
     kinds = torch.from_numpy(labels)
-    coder = Coder(active, 0.5 if loss.unit else 0.15)
+    coder = BatchCoder(active, 0.5 if loss.unit else 0.15)
     centres = torch.randn(classes, 3, 32, 32).repeat_interleave(2, 0)
     steps, solver = [], []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,22 @@ def float_bits(values: NDArray[Any]) -> tuple[NDArray[Any], Any]:
     if values.dtype == np.float32:
         return values.view(np.int32), np.int32(0x7F800000)
     return values.view(np.int64), np.int64(0x7FF0000000000000)
+
+
+def plain_integer(value: Any) -> Any:
+    """``value`` as an int where it is a whole number; otherwise as it is, for others to refuse."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
+
+
+def whole_number(name: str, value: Any, least: int) -> int:
+    """``value``, if it is a whole number of ``least`` or more."""
+    number = plain_integer(value)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise InputError(f"{name} is {value!r}; expected a whole number from {least}")
+    return number
 
 
 def numbers(values: ArrayLike, name: str) -> NDArray[Any]:

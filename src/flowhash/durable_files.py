@@ -1,4 +1,9 @@
-"""Files that are whole or not there: replaced in one step, flushed, locked, and swept up after."""
+"""Files that are whole or not there: replaced in one step, flushed, locked, and swept up after.
+
+The lock is our own, not filelock's: that one unlocks when its object is collected, also in a forked
+child, which would take the lock from its parent; and a file that is written here is locked before
+it is renamed, and stays so.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,7 @@ STRAY = r"\.[0-9a-f]{16}\.new"  # behind a file's name
 # Older versions used no random digits. So may users: only what FlowHash alone names is taken away.
 OLD_STRAY = r"(\.[0-9a-f]{16})?\.new"
 OWN_NAMES = ("manifest.json", "index.toml")
+LOCK = "writer.lock"  # of a table's folder
 ON_WINDOWS = os.name == "nt"  # folders cannot be opened there, nor open files renamed or removed
 
 
@@ -118,9 +124,6 @@ def _lock(handle: int) -> bool | None:
     return True
 
 
-LOCK = "writer.lock"
-
-
 def take_lock(path: Path) -> IO[bytes]:
     """Take the writer's lock; the system releases it when the process ends, however it ends."""
     with naming(path / LOCK):
@@ -129,24 +132,34 @@ def take_lock(path: Path) -> IO[bytes]:
                 f"{path} is not a folder; use HashTable.create to make a table there"
             )
         try:
-            import fcntl
+            import fcntl  # noqa: F401
         except ImportError as error:  # Windows
             raise StorageError(
                 "tables can be written on Linux and macOS only, because of their lock; open this "
                 'one with mode="r", or keep it in memory'
             ) from error
-        file = _open_lock(path / LOCK)
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.close()
+        file = hold_lock(path / LOCK)
+        if file is None:
             raise LockedTableError(
                 f"{path} is being written by another process or object; a table has one writer. "
                 'Close that one, or open this one with mode="r"'
-            ) from error
-        except BaseException:
-            file.close()
-            raise
+            )
+    return file
+
+
+def hold_lock(path: Path) -> IO[bytes] | None:
+    """Lock a file, made where there is none, until it is closed; None where another holds it."""
+    import fcntl
+
+    file = _open_lock(path)
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    except BaseException:
+        file.close()
+        raise
     return file
 
 

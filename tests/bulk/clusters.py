@@ -28,7 +28,7 @@ from ray import cloudpickle
 from ray.cluster_utils import Cluster
 
 from flowhash.bulk import RayRunner
-from flowhash.bulk.runners import Done, Job
+from flowhash.bulk.runners import Done, PartJob
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 
@@ -134,7 +134,7 @@ class Slow:
         written: whether the part is on disk when its worker dies, so that it is done twice.
     """
 
-    job: Job
+    job: PartJob
     written: bool
 
     def open(self) -> Any:
@@ -208,7 +208,7 @@ class Unlucky(RayRunner):
         super().__init__(nodes.address)
         self.nodes, self.loss, self.losses = nodes, loss, 0
 
-    def run(self, job: Job, parts: Any) -> Iterator[Done]:
+    def run(self, job: PartJob, parts: Any) -> Iterator[Done]:
         kill = {"node": self.nodes.kill_node, "worker": self.nodes.kill_worker}[self.loss]
         killer = threading.Thread(target=kill)
         for count, done in enumerate(super().run(Slow(job, self.loss == "worker"), parts)):

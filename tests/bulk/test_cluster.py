@@ -23,12 +23,12 @@ from flowhash.bulk import (
     Source,
     encode,
     index,
-    neighbour_join as neighbours,
+    neighbours,
     ray_runner as cluster_module,
     read_answers,
     search,
 )
-from flowhash.bulk.ray_connection import Head, connect, head_of
+from flowhash.bulk.ray_connection import RayHead, connect, head_of
 from flowhash.bulk.runners import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
@@ -327,7 +327,7 @@ def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("flowhash.bulk.ray_connection.LOOK_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        head = Head(f"127.0.0.1:{port}")
+        head = RayHead(f"127.0.0.1:{port}")
         assert head.look()
     assert not head.look()
     assert not head.look()
@@ -338,7 +338,7 @@ def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("flowhash.bulk.ray_connection.GONE_SECONDS", 0.0)
     with pytest.raises(ConnectionError, match="has not answered for"):
         head.look()
-    assert Head(None).look()
+    assert RayHead(None).look()
 
 
 @pytest.mark.long

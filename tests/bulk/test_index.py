@@ -31,7 +31,7 @@ from flowhash.errors import DamagedFileError, InputError, LockedTableError, Stor
 from flowhash.table import HashTable
 from flowhash.table.changes import _repeated
 from flowhash.table.integrity import folder_faults
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table.storage.table_folder import TableFolder
 from tests.bulk.builders import BUCKETS, DIM, Items, make_table
 from tests.table.oracles import contents, model_contents
 
@@ -201,11 +201,11 @@ def test_a_change_that_fails_may_be_followed_by_others(
 ) -> None:
     encoded, table = Items(20).write(tmp_path / "encoded", []), tmp_path / "table"
 
-    def fail(folder: Folder, state: Any) -> None:
+    def fail(folder: TableFolder, state: Any) -> None:
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, "commit", fail)
+        patch.setattr(TableFolder, "commit", fail)
         with pytest.raises(StorageError, match="disk is full"):
             index(encoded, table, LocalRunner())
     with HashTable.open(table, "r+") as opened:

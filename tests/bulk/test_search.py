@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 
 from flowhash.bulk import (
     LocalRunner,
-    neighbour_join as neighbours,
+    neighbours,
     read_answers,
     search,
     work_folder as work_module,
@@ -25,7 +25,7 @@ from flowhash.bulk import (
 from flowhash.bulk.parquet_columns import new_file
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.segments.segment import Part
+from flowhash.table.segments.segment import LiveSegment
 from tests.bulk.builders import (
     BUCKETS,
     DIM,
@@ -435,13 +435,13 @@ def test_segments_outside_the_range_are_left_alone(monkeypatch: pytest.MonkeyPat
         Items(40).add_to(table, [10])  # segments of 10 and 30
         table.delete([3])
         whole: list[int] = []
-        real = Part.live_rows
+        real = LiveSegment.live_rows
 
-        def looked(part: Part) -> Any:
+        def looked(part: LiveSegment) -> Any:
             whole.append(part.live)
             return real(part)
 
-        monkeypatch.setattr(Part, "live_rows", looked)
+        monkeypatch.setattr(LiveSegment, "live_rows", looked)
         for first in range(0, 39, 13):
             list(table.stored_between(first, first + 13))
         assert whole == [9]

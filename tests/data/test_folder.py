@@ -14,7 +14,7 @@ from PIL import Image
 
 import flowhash.data.files.image_files as pictures
 from flowhash.data import ImageFolder, image_folder
-from flowhash.data.files.image_files import ENDINGS, FORMATS, read_image, read_pictures
+from flowhash.data.files.image_files import ENDINGS, IMAGE_FORMATS, read_image, read_pictures
 from flowhash.data.item_payloads import file_thumbnail
 from flowhash.data.sets.image_folders import find_images
 from flowhash.errors import DamagedFileError, InputError, StorageError
@@ -292,7 +292,7 @@ def test_only_the_formats_of_the_server_are_read(tmp_path: Path, kind: str) -> N
         find_images(tmp_path, ignore_other=False)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", IMAGE_FORMATS)
 def test_every_format_of_the_server_is_read(tmp_path: Path, kind: str) -> None:
     for ending in ENDINGS[kind]:
         Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / f"a{ending}", kind)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from PIL import Image
 
-from flowhash.data.item_payloads import picture_of, plain, thumbnail
+from flowhash.data.item_payloads import picture_of, plain_payload, thumbnail
 from flowhash.errors import InputError
 
 
@@ -66,8 +66,8 @@ def test_what_is_no_picture_is_none(payload: dict[str, object] | None) -> None:
 
 
 def test_plain_leaves_the_picture_out_only() -> None:
-    assert plain({"label": "cat", "picture": "x", "own": 1}) == {"label": "cat", "own": 1}
-    assert plain(None) == {}
+    assert plain_payload({"label": "cat", "picture": "x", "own": 1}) == {"label": "cat", "own": 1}
+    assert plain_payload(None) == {}
 
 
 @pytest.mark.parametrize(

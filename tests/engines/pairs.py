@@ -88,10 +88,15 @@ class Pair:
         else:
             given = where
             allowed = permitted(where)
-        hits = self.engine.search(order, queries, top, where=given, payloads=True, **options)
-        expected = self.table.search(order, queries, top, where=allowed, payloads=True, **options)
+        hits = self.engine.search(
+            order, queries, top, where=given, payloads=True, buckets=True, **options
+        )
+        expected = self.table.search(
+            order, queries, top, where=allowed, payloads=True, buckets=True, **options
+        )
         assert bits(hits) == bits(expected)
         assert hits.payloads == expected.payloads
+        np.testing.assert_array_equal(hits.buckets, expected.buckets, strict=True)
         answer = brute_force(
             self.model, order, queries, top, metric=self.table.metric,
             probe=options.get("probe") or self.table.active, at_least=options.get("at_least"),

@@ -12,7 +12,7 @@ from flowhash import HashTable, InputError, StorageError
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.engine_registry import room_of
 from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import Source
+from flowhash.engines.postgres.row_source import RowStream
 from flowhash.engines.postgres.table_load import PostgresLoading
 from tests.engines.servers import Postgres
 
@@ -127,16 +127,16 @@ def test_filters_tell_backslashes_apart(postgres_address: str, wanted: str) -> N
 def test_rows_that_are_large_are_handled_few_at_a_time() -> None:
     wide = HashTable.create(buckets=1, dim=16_000)
     wide.add([[0]], np.zeros((1, 16_000)))
-    assert Source(wide).at_once < 300
+    assert RowStream(wide).at_once < 300
     heavy = HashTable.create(buckets=1, dim=1)
     heavy.add([[0]], [[0.0]], None, [{"text": "x" * 1_000_000}])
-    assert Source(heavy).at_once < 20
+    assert RowStream(heavy).at_once < 20
 
 
 def test_a_copy_with_large_payloads_is_checked_in_pieces(postgres_address: str) -> None:
     table = HashTable.create(buckets=2, dim=1)
     table.add([[0]] * 40, np.arange(40)[:, None], None, [{"text": "x" * 900_000}] * 40)
-    assert Source(table).pieces(0, Source(table).at_once, False)[0][1] < 40
+    assert RowStream(table).pieces(0, RowStream(table).at_once, False)[0][1] < 40
     copy(table, postgres_address)
     with open_engine(postgres_address) as engine:
         assert len(engine) == 40

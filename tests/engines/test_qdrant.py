@@ -46,7 +46,7 @@ from flowhash.engines.qdrant.point_filter import ALL
 from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import ForbiddenError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.settings import Settings
+from flowhash.table.table_settings import TableSettings
 from tests.engines.qdrant_server import StandIn, stand_in
 
 VARIABLE = "FLOWHASH_TEST_QDRANT"
@@ -119,13 +119,14 @@ def same_hits(engine: Any, table: HashTable, top: int = 5, count: int = 9, **opt
     generator = np.random.default_rng(count)
     order = np.array([generator.permutation(table.buckets) for _ in range(count)])
     queries = vectors_of(generator, count, table)
-    hits = engine.search(order, queries, top, payloads=True, **options)
-    expected = table.search(order, queries, top, payloads=True, **options)
+    hits = engine.search(order, queries, top, payloads=True, buckets=True, **options)
+    expected = table.search(order, queries, top, payloads=True, buckets=True, **options)
     assert hits.ids.tolist() == expected.ids.tolist()
     assert hits.distances.tobytes() == expected.distances.tobytes()
     assert hits.counts.tolist() == expected.counts.tolist()
     assert hits.scanned.tolist() == expected.scanned.tolist()
     assert hits.payloads == expected.payloads
+    np.testing.assert_array_equal(hits.buckets, expected.buckets, strict=True)
 
 
 # Points
@@ -136,7 +137,7 @@ def test_numbers_have_points_of_their_own(ids: list[int]) -> None:
     mapped = [points.point_id(item) for item in ids]
     assert len(set(mapped)) == len(ids)
     assert all(isinstance(point, int) and 0 <= point < 2**64 for point in mapped)
-    kept = Settings(4, 1)
+    kept = TableSettings(4, 1)
     assert [points.item_id(kept, models.Record(id=point, payload=None)) for point in mapped] == ids
 
 
@@ -540,7 +541,7 @@ def test_figures_are_those_of_the_table(
         assert figures.suf == pytest.approx(expected.suf)
         assert figures.bytes > 0
         assert engine.stats() is figures  # until something changes
-    monkeypatch.setattr(browsing, "SAMPLE", 10)
+    monkeypatch.setattr(browsing, "STATS_SAMPLE", 10)
     with open_engine(address) as engine:
         assert engine.stats().suf == pytest.approx(expected.suf)
 

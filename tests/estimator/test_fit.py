@@ -15,7 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
 from flowhash.estimator import FlowHasher
-from flowhash.estimator.fit_encoder import Plan, discriminant, make_settings
+from flowhash.estimator.fit_encoder import FitPlan, discriminant, make_settings
 from tests.estimator.clouds import clouds, quick
 
 
@@ -187,7 +187,7 @@ def test_starts_where_linear_discriminant_analysis_ends() -> None:
 
 
 def test_the_steps_are_bounded_and_few_for_little_data() -> None:
-    plan = Plan(256, 1, 0.5, "triplet", (), None, "input", 0, "cpu", True)
+    plan = FitPlan(256, 1, 0.5, "triplet", (), None, "input", 0, "cpu", True)
     steps = [
         make_settings(np.arange(count, dtype=np.int64) % 100, plan).hash.steps
         for count in (200, 50_000, 10**7)

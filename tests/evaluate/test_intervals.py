@@ -10,8 +10,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from flowhash.evaluate.comparison.intervals import over_seeds, place_of, seeds_interval
-from flowhash.evaluate.output.result_grid import group_seeds, leads_all
-from flowhash.evaluate.results import Row, lead_over
+from flowhash.evaluate.results import Row, group_seeds, lead_over, leads_all
 
 FIELDS = ("pr1", "pr4", "pr16", "suf")
 

@@ -30,7 +30,7 @@ from flowhash.data.files.image_files import read_image
 from flowhash.data.files.pickles import read_pickle, whole_numbers
 from flowhash.encoder import Encoder, encoder_files
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
-from flowhash.learn.checkpoints import Checkpoints
+from flowhash.learn.training.checkpoints import Checkpoints
 from flowhash.model_files import read_json, read_sealed, read_tensors, write_sealed
 from flowhash.regular_file import open_regular_file, read_regular_file
 from tests.encoder.encoders import items_of, make

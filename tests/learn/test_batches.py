@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flowhash.data.augmentation import Augmentation
-from flowhash.learn.batches import Batch, Batches, WithLabels
+from flowhash.learn.batches import Batches, TrainingBatch, WithLabels
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler
 from tests.learn import trainer
 
@@ -27,7 +27,7 @@ def batches(
     )
 
 
-def equal(one: Batch, other: Batch) -> bool:
+def equal(one: TrainingBatch, other: TrainingBatch) -> bool:
     return (
         one.step == other.step
         and np.array_equal(one.inputs.numpy(), other.inputs.numpy())
@@ -168,7 +168,7 @@ def test_no_more_than_a_few_are_made_ahead() -> None:
     source = batches("vectors")
     make = source.make
 
-    def counted(step: int) -> Batch:
+    def counted(step: int) -> TrainingBatch:
         calls.append(step)
         return make(step)
 

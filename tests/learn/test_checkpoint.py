@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from flowhash.errors import DamagedFileError
-from flowhash.learn.checkpoints import Checkpoints, restore, state_tensors
+from flowhash.learn.training.checkpoints import Checkpoints, restore, state_tensors
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
 

@@ -14,7 +14,7 @@ import pytest
 from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import make_loss, train
-from flowhash.learn.batch_codes import Coder
+from flowhash.learn.batch_coder import BatchCoder
 from tests.learn.trainer import clouds, vector_settings
 
 
@@ -91,14 +91,14 @@ def test_a_base_brings_its_preprocessing(tmp_path: Path) -> None:
 def test_the_solvers_share_is_a_share_wherever_validations_fall(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    solve = Coder.codes
+    solve = BatchCoder.codes
 
-    def slowly(self: Coder, *arguments: Any) -> Any:
+    def slowly(self: BatchCoder, *arguments: Any) -> Any:
         time.sleep(0.02)  # nearly all of a step: counted for too few of them it is more than one
         self.seconds += 0.02
         return solve(self, *arguments)
 
-    monkeypatch.setattr(Coder, "codes", slowly)
+    monkeypatch.setattr(BatchCoder, "codes", slowly)
     settings = vector_settings(validate_every=7, log_every=4)
     train(clouds(), settings, tmp_path, quiet=True)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

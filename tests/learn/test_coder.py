@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flowhash.codes import assign_codes
-from flowhash.learn.batch_codes import Coder
+from flowhash.learn.batch_coder import BatchCoder
 from tests.codes import oracles
 
 
@@ -37,7 +37,7 @@ def means_of(rows: Any, labels: Any) -> Any:
 @given(streams())
 def test_codes_are_optimal_in_every_batch(stream: tuple[Any, int, float]) -> None:
     batches, active, penalty = stream
-    coder = Coder(active, penalty)
+    coder = BatchCoder(active, penalty)
     for rows, labels in batches:
         codes = coder.codes(rows, labels)
         assert codes.shape == (len(labels), active)
@@ -58,10 +58,10 @@ def test_codes_are_optimal_in_every_batch(stream: tuple[Any, int, float]) -> Non
 def test_a_start_from_stored_prices_is_the_same(stream: tuple[Any, int, float]) -> None:
     """A resumed run has the prices from its checkpoint, and nothing else."""
     batches, active, penalty = stream
-    going, prices = Coder(active, penalty), None
+    going, prices = BatchCoder(active, penalty), None
     for rows, labels in batches:
-        resumed = Coder(active, penalty, prices=prices)
-        cold = Coder(active, penalty)
+        resumed = BatchCoder(active, penalty, prices=prices)
+        cold = BatchCoder(active, penalty)
         codes = going.codes(rows, labels)
         np.testing.assert_array_equal(resumed.codes(rows, labels), codes)
         cold.codes(rows, labels)
@@ -78,8 +78,8 @@ def test_a_batch_starts_from_the_prices_of_the_last_one(monkeypatch: Any) -> Non
         started.append(prices)
         return assign_codes(*arguments, prices=prices)
 
-    monkeypatch.setattr("flowhash.learn.batch_codes.assign_codes", watched)
-    coder, rng = Coder(1, 0.5), np.random.default_rng(0)
+    monkeypatch.setattr("flowhash.learn.batch_coder.assign_codes", watched)
+    coder, rng = BatchCoder(1, 0.5), np.random.default_rng(0)
     rows, labels = rng.normal(size=(4, 3)).astype(np.float32), np.arange(4)
     coder.codes(rows, labels)
     first = coder.prices
@@ -93,7 +93,7 @@ def test_a_batch_starts_from_the_prices_of_the_last_one(monkeypatch: Any) -> Non
 @given(streams())
 def test_report(stream: tuple[Any, int, float]) -> None:
     batches, active, penalty = stream
-    coder = Coder(active, penalty)
+    coder = BatchCoder(active, penalty)
     size = batches[0][0].shape[1]
     loads = np.zeros(size)
     for rows, labels in batches:
@@ -120,7 +120,7 @@ def test_report(stream: tuple[Any, int, float]) -> None:
 
 
 def test_a_report_starts_the_counts_anew() -> None:
-    coder = Coder(1, 0.0)
+    coder = BatchCoder(1, 0.0)
     one, other = np.array([[5.0, 0, 0], [4.0, 0, 0]]), np.array([[0, 0, 5.0], [0, 3.0, 0]])
     labels = np.array([0, 1])
     codes = coder.codes(one.astype(np.float32), labels)

@@ -21,9 +21,9 @@ import torch.distributed as distributed
 
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import train
-from flowhash.learn.distributed import Processes, agreed_name
 from flowhash.learn.stages import Stages
-from flowhash.learn.training_log import read_journal
+from flowhash.learn.training.process_group import Processes, agreed_name
+from flowhash.learn.training.training_log import read_journal
 from flowhash.model_files import read_json
 from tests.learn import ranks
 from tests.learn.launcher import PROGRAM, free_port

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flowhash.errors import InputError
-from flowhash.learn import gated_metrics as gated_distance, gated_product
+from flowhash.learn import gated_distance, gated_product
 from tests.learn import oracles
 
 Gated = Callable[[Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from flowhash.learn import CrossEntropyLoss, Schedule, Stage
-from flowhash.learn.training_loop import make_optimiser, set_rate
+from flowhash.learn.training.training_loop import make_optimiser, set_rate
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
 STEPS = 4

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flowhash.learn import train
-from flowhash.learn.distributed import Processes
+from flowhash.learn.training.process_group import Processes
 from flowhash.model_files import read_json, read_tensors
 from tests.learn import ranks
 from tests.learn.launcher import two_processes

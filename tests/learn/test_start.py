@@ -15,8 +15,8 @@ from flowhash.codes import item_objective
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import Schedule, Settings, Stage, train, train_base
-from flowhash.learn.checkpoints import Checkpoints
 from flowhash.learn.stages import class_directions, hash_start, start_at_classes, start_small
+from flowhash.learn.training.checkpoints import Checkpoints
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from tests.learn.test_train import precision_at_one
 from tests.learn.trainer import clouds, lines, vector_settings

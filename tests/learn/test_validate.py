@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowhash.learn.validation import BATCH, Best, Validation, embed
+from flowhash.learn.training.validation import BATCH, Best, Validation, embed
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from tests.learn import trainer
 from tests.quality.test_itself import brute_force
@@ -30,7 +30,7 @@ def outputs_of(made: EmbeddingNetwork, splits: Any) -> Any:
 
 def test_embeds_in_evaluation_and_goes_on_training(monkeypatch: Any) -> None:
     splits, made = trainer.clouds(), network().train()
-    monkeypatch.setattr("flowhash.learn.validation.BATCH", 7)
+    monkeypatch.setattr("flowhash.learn.training.validation.BATCH", 7)
     found = embed(made, splits.validation, splits.preprocessing, CPU)
     assert made.training
     np.testing.assert_allclose(found, outputs_of(made, splits), atol=1e-6)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError
-from flowhash.networks.network_outputs import outputs
+from flowhash.networks.network_outputs import run_networks
 
 
 class Failing(nn.Module):
@@ -21,7 +21,7 @@ class Failing(nn.Module):
 
 
 def run(network: nn.Module, *shape: int) -> list[list[np.ndarray]]:
-    return list(outputs([network], [np.zeros(shape, np.float32)], torch.device("cpu")))
+    return list(run_networks([network], [np.zeros(shape, np.float32)], torch.device("cpu")))
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from hypothesis import given, settings, strategies as st
 
 from flowhash.errors import InputError
 from flowhash.networks import build_backbone
-from flowhash.networks.vector_backbones import Dense, Plain
+from flowhash.networks.vector_backbones import Dense, PlainVectors
 
 
 def test_plain_leaves_vectors_as_they_are() -> None:
     vectors = torch.rand(3, 5)
-    network = Plain(5)
+    network = PlainVectors(5)
     assert network(vectors) is vectors
     assert network.features == 5
     assert not list(network.parameters())

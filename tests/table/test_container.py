@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowhash import HashTable
+from flowhash.table.distance_metrics import LARGEST_SQUARE
 from flowhash.table.segments.arrays import copy_embedding
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
-from flowhash.table.segments.builder import LARGEST_SQUARE, split_row
+from flowhash.table.segments.builder import split_row
 from flowhash.table.segments.segment import Segment
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from flowhash.errors import LockedTableError, StorageError
 from flowhash.table import HashTable
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table.storage.table_folder import TableFolder
 from tests.table.process import in_a_process
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -186,9 +186,9 @@ def searches(folder: Path) -> dict[str, Any]:
 def during_a_commit(folder: Path) -> list[Any]:
     """Forked when an add is stored, but its table does not have it yet: what the child sees."""
     seen: list[Any] = []
-    discard = Folder.discard
+    discard = TableFolder.discard
 
-    def forking(self: Folder, names: set[str]) -> None:  # which is the end of a commit
+    def forking(self: TableFolder, names: set[str]) -> None:  # which is the end of a commit
         if not seen:
             seen.extend(
                 in_a_fork(lambda: [len(table), table.refresh(), len(table), table.refresh()])
@@ -196,11 +196,11 @@ def during_a_commit(folder: Path) -> list[Any]:
         discard(self, names)
 
     with create(folder / "during a commit") as table:
-        Folder.discard = forking  # type: ignore[method-assign]
+        TableFolder.discard = forking  # type: ignore[method-assign]
         try:
             table.add(*items(2, 1))
         finally:
-            Folder.discard = discard  # type: ignore[method-assign]
+            TableFolder.discard = discard  # type: ignore[method-assign]
     return seen
 
 

@@ -8,16 +8,17 @@ from hypothesis import assume, given, strategies as st
 from numpy.typing import NDArray
 
 from flowhash import HashTable
-from flowhash.table.search.rerank import error_bound, rank
-from flowhash.table.search.scan import (
-    multiply_halves,
-    multiply_highs,
-    multiply_rows,
+from flowhash.table.distance_metrics import (
+    COSINE,
+    EUCLIDEAN,
+    METRICS,
+    error_bound,
+    scale_queries,
     to_affinities,
 )
-from flowhash.table.search.small_batch import scale_queries
+from flowhash.table.search.rerank import rank
+from flowhash.table.search.scan import multiply_halves, multiply_highs, multiply_rows
 from flowhash.table.segments.builder import residual_square, split_row, upper_roots
-from flowhash.table.settings import COSINE, EUCLIDEAN, METRICS
 
 
 def affinities(

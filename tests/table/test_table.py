@@ -13,7 +13,7 @@ import pytest
 
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable, arguments, ids as ids_module
-from flowhash.table.segments.builder import Draft
+from flowhash.table.segments.builder import SegmentDraft
 from flowhash.table.storage import segment_file as mapped
 from tests.table.oracles import Model, brute_force, contents, differences, model_contents, put
 
@@ -860,15 +860,15 @@ def test_a_stored_segment_is_computed_once(
 ) -> None:
     """Norms, lengths and checks of every row once, in an add and in a merge, in pieces too."""
     computed: list[tuple[int, int]] = []
-    copy_range = Draft.copy_range
+    copy_range = SegmentDraft.copy_range
 
-    def counted(plan: Draft, start: int, stop: int, *others: Any) -> Any:
+    def counted(plan: SegmentDraft, start: int, stop: int, *others: Any) -> Any:
         computed.append((start, stop))
         return copy_range(plan, start, stop, *others)
 
     rng = np.random.default_rng(0)
     codes, embeddings = rng.integers(4, size=(90, 1)), rng.normal(size=(90, 8)).astype(dtype)
-    monkeypatch.setattr(Draft, "copy_range", counted)
+    monkeypatch.setattr(SegmentDraft, "copy_range", counted)
     monkeypatch.setattr(mapped, "PIECE_BYTES", 16 * 40)  # 40 rows
     with HashTable.create(tmp_path / "table", buckets=4, dim=8, dtype=dtype) as table:
         table.add(codes[:50], embeddings[:50])

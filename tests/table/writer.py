@@ -186,6 +186,9 @@ def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())  # one write: lines of two processes do not mix
 
 
+WRITING = ("storage/table_folder.py", "flowhash/durable_files.py", "storage/segment_file.py")
+
+
 def kill_at(number: int) -> Callable[[FrameType, str, Any], Any]:
     """A tracer that kills its process before the given one of the lines that change files."""
     left = number
@@ -193,10 +196,10 @@ def kill_at(number: int) -> Callable[[FrameType, str, Any], Any]:
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal left
         file = frame.f_code.co_filename
-        if not file.endswith(("table/folder.py", "table/files.py", "table/container.py")):
+        if not file.endswith(WRITING):
             return None
         line = linecache.getline(file, frame.f_lineno)
-        matters = not file.endswith("container.py") or ".write(" in line
+        matters = not file.endswith("segment_file.py") or ".write(" in line
         if event == "line" and matters:
             left -= 1
             if left < 0:

@@ -10,22 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from flowhash.bulk.encoded_files import Encoded, open_encoded
+from flowhash.bulk.encoded_files import EncodedFiles, open_encoded
 from flowhash.bulk.parquet_columns import read_columns, rows_of
 from flowhash.bulk.runners import Runner
 from flowhash.bulk.work_folder import (
     ADOPTING,
     Interrupted,
     Place,
-    Plan,
     StoredTable,
     Work,
+    WorkPlan,
     identity_of,
     part_name,
 )
 from flowhash.durable_files import flush_folder, naming, replace_file
 from flowhash.errors import InputError, StorageError
-from flowhash.table import Folder, HashTable, SegmentFile, Settings, State, check_vectors
+from flowhash.table import (
+    HashTable,
+    SegmentFile,
+    TableFolder,
+    TableSettings,
+    TableState,
+    check_vectors,
+)
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
 SEGMENT_BYTES = 1 << 28  # of embeddings in a segment
@@ -79,7 +86,7 @@ def index(
     with _open_table(out, items, choices) as table:
         settings = StoredTable.of(out).settings
         place = out.absolute() / FOLDER
-        plan = Plan("index", {"encoded": identity_of(items.files)}, asdict(settings), sizes)
+        plan = WorkPlan("index", {"encoded": identity_of(items.files)}, asdict(settings), sizes)
         with Work(place, plan, "", restart, takes_over=True) as work:
             if work.plan.finished:
                 work.before = work.done = work.plan.rows
@@ -156,7 +163,9 @@ def _drop_parts(work: Work) -> None:
         shutil.rmtree(work.path(part), ignore_errors=True)
 
 
-def _groups(items: Encoded, rows: int | None) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
+def _groups(
+    items: EncodedFiles, rows: int | None
+) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
     """Neighbouring files that become one segment, and the rows of each group."""
     most = rows or max(1, SEGMENT_BYTES // (4 * items.widths["embedding"]))
     groups: list[list[Path]] = []
@@ -174,7 +183,7 @@ def _groups(items: Encoded, rows: int | None) -> tuple[tuple[tuple[Path, ...], .
     return tuple(tuple(path.absolute() for path in group) for group in groups), sizes
 
 
-def _open_table(out: Path, items: Encoded, choices: TableChoices) -> HashTable:
+def _open_table(out: Path, items: EncodedFiles, choices: TableChoices) -> HashTable:
     """The table that is there, which must fit, or a new one."""
     buckets = items.buckets or choices.buckets
     if (out / "manifest.json").exists():
@@ -229,7 +238,7 @@ class Building:
     """
 
     files: tuple[tuple[Path, ...], ...]
-    settings: Settings
+    settings: TableSettings
     out: Place
     payloads: bool
     encoder: str | None
@@ -270,8 +279,10 @@ class Building:
             texts += _payloads(file, table.column("payload")) if self.payloads else []
         count = sum(len(some) for some in codes)
         del tables, table  # payloads are in memory twice otherwise, and may be pictures
-        folder = Folder.create(path, self.settings, make=False)  # the driver may have taken it away
-        with HashTable(self.settings, folder, State()) as made:
+        folder = TableFolder.create(
+            path, self.settings, make=False
+        )  # the driver may have taken it away
+        with HashTable(self.settings, folder, TableState()) as made:
             try:
                 made.add(
                     np.concatenate(codes), np.concatenate(vectors), np.concatenate(ids),

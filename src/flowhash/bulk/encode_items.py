@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowhash.bulk.parquet_columns import matrix, plain, write_columns
 from flowhash.bulk.runners import Runner
-from flowhash.bulk.work_folder import Place, Plan, Work, even_sizes, identity_of, part_name
+from flowhash.bulk.work_folder import Place, Work, WorkPlan, even_sizes, identity_of, part_name
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.errors import InputError
 from flowhash.extras import require
@@ -183,7 +183,7 @@ def encode(
         kind, choices.probe or loaded.active, choices.pictures, choices.batch, choices.device
     )
     most = rows or ROWS
-    plan = Plan(
+    plan = WorkPlan(
         "encode",
         {"encoder": loaded.fingerprint, "items": _identity(items, source)},
         {"ids": kind, "probe": chosen.probe, "pictures": chosen.pictures},

@@ -16,7 +16,7 @@ ENCODED = ("id", "code", "embedding", "buckets", "payload")
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedFiles:
     """Encoded items in files.
 
     Attributes:
@@ -45,7 +45,7 @@ class Encoded:
     moved: bool = False
 
 
-def open_encoded(place: Path, wanted: Sequence[str]) -> Encoded:
+def open_encoded(place: Path, wanted: Sequence[str]) -> EncodedFiles:
     """Look at the files; nothing but their ends is read.
 
     Args:
@@ -80,7 +80,7 @@ def open_encoded(place: Path, wanted: Sequence[str]) -> Encoded:
     rows = tuple(count for _, _, count, _, _ in heads)
     if not sum(rows):
         raise InputError(f"{place} has no rows; encode at least one item")
-    return Encoded(
+    return EncodedFiles(
         place, tuple(files), rows, tuple(size for *_, size in heads), _widths(first, schema),
         _id_kind(first, schema), facts.get("buckets"), facts.get("encoder"),
         all("payload" in other.names for _, other, *_ in heads), bool(facts.get("moved")),

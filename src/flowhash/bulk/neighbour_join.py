@@ -9,7 +9,7 @@ import numpy as np
 
 from flowhash.bulk.answer_files import write_answers
 from flowhash.bulk.runners import Runner
-from flowhash.bulk.work_folder import Place, Plan, StoredTable, Work, even_sizes
+from flowhash.bulk.work_folder import Place, StoredTable, Work, WorkPlan, even_sizes
 from flowhash.errors import InputError
 from flowhash.table import HashTable
 
@@ -86,7 +86,7 @@ def neighbours(
     if not count:
         raise InputError(f"{table} is empty; add items first")
     most = rows or max(1, min(ROWS, ANSWERS // (top + 1)))
-    plan = Plan(
+    plan = WorkPlan(
         "neighbours", {"table": known.identity()}, {"top": top, **asdict(known.settings)},
         even_sizes(count, most),
     )  # fmt: skip

@@ -77,7 +77,7 @@ def head_of(ray: Any, address: str) -> str | None:
     return getattr(ray.get_runtime_context(), "gcs_address", None)
 
 
-class Head:
+class RayHead:
     """The head of a cluster, which is looked at from time to time.
 
     Args:

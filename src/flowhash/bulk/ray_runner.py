@@ -1,4 +1,9 @@
-"""Parts on the workers of a Ray cluster; those that die are replaced."""
+"""Parts on the workers of a Ray cluster; those that die are replaced.
+
+Ray's own ActorPool hands the death of an actor to whoever asks for its result, forgets which call
+it was, and makes no other; ray.data retries, but holds the rows, and lets no worker write a part of
+its own and name it when it is whole. So the parts are handed out here.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import flowhash
-from flowhash.bulk.ray_connection import AUTO, LOCAL, Head, connect, head_of, line_of
-from flowhash.bulk.runners import Done, Job, Worker
+from flowhash.bulk.ray_connection import AUTO, LOCAL, RayHead, connect, head_of, line_of
+from flowhash.bulk.runners import Done, PartJob, Worker
 from flowhash.errors import InputError, StorageError
 from flowhash.extras import require
 
@@ -69,7 +74,7 @@ class RayRunner:
         found = head_of(self._ray, address)
         if address in (LOCAL, AUTO):  # for messages
             self.address = found or address
-        self._head = Head(found)
+        self._head = RayHead(found)
         self._hiring = Hiring(self._ray, self.address, workers, gpus)
         self._under_way: dict[Any, Call] = {}
         self._idle: list[Any] = []
@@ -90,7 +95,7 @@ class RayRunner:
         if self._ours:
             self._ray.shutdown()
 
-    def run(self, job: Job, parts: Sequence[int]) -> Iterator[Done]:
+    def run(self, job: PartJob, parts: Sequence[int]) -> Iterator[Done]:
         """Do these parts, in any order.
 
         Raises:

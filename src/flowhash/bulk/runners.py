@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import flowhash
 
 
-class Job(Protocol):
+class PartJob(Protocol):
     """Work in parts."""
 
     def open(self) -> Any:
@@ -45,7 +45,7 @@ class Runner(Protocol):
 
     here: bool
 
-    def run(self, job: Job, parts: Sequence[int]) -> Iterator[Done]:
+    def run(self, job: PartJob, parts: Sequence[int]) -> Iterator[Done]:
         """Do these parts, in any order; each is told when it is on disk."""
 
 
@@ -65,7 +65,7 @@ class Worker:
         """Which FlowHash this worker has."""
         return flowhash.__version__
 
-    def do(self, job: Job, part: int, run: int = 0) -> int:
+    def do(self, job: PartJob, part: int, run: int = 0) -> int:
         """One part; how many rows it had.
 
         Args:
@@ -91,7 +91,7 @@ class LocalRunner:
 
     here = True
 
-    def run(self, job: Job, parts: Sequence[int]) -> Iterator[Done]:
+    def run(self, job: PartJob, parts: Sequence[int]) -> Iterator[Done]:
         """Do these parts in their order."""
         worker = Worker()
         try:

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.bulk.answer_files import write_answers
-from flowhash.bulk.encoded_files import Encoded, open_encoded
+from flowhash.bulk.encoded_files import EncodedFiles, open_encoded
 from flowhash.bulk.parquet_columns import new_file, read_columns, rows_of
 from flowhash.bulk.runners import Runner
 from flowhash.bulk.work_folder import (
     Place,
-    Plan,
     StoredTable,
     Work,
+    WorkPlan,
     even_sizes,
     identity_of,
     part_name,
@@ -27,7 +27,7 @@ from flowhash.bulk.work_folder import (
 from flowhash.data import npz_array, npz_names
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table import Settings, Strings, check_vectors, pack
+from flowhash.table import Strings, TableSettings, check_vectors, pack_strings
 
 ROWS = 25_000  # queries of a part: so many that a bucket is multiplied with hundreds of them
 ANSWERS = 1 << 22  # places for hits of a part, which bound its memory
@@ -48,18 +48,20 @@ class Search:
     """
 
     table: StoredTable
-    queries: Queries
+    queries: QueryRows
     out: Place
     sizes: tuple[int, ...]
     top: int
     probe: int
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedTable:
         """Map table, queries and the order in which they are asked."""
         order = np.load(self.out.folder / FOLDER / ORDER, mmap_mode="r", allow_pickle=False)
-        return Opened(self.table.open(), self.queries.open(), order, np.cumsum([0, *self.sizes]))
+        return OpenedTable(
+            self.table.open(), self.queries.open(), order, np.cumsum([0, *self.sizes])
+        )
 
-    def do(self, opened: Opened, part: int, threads: int | None) -> int:
+    def do(self, opened: OpenedTable, part: int, threads: int | None) -> int:
         """Ask the queries of one part."""
         queries = opened.queries
         first, last = opened.starts[part], opened.starts[part + 1]
@@ -75,7 +77,7 @@ class Search:
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedTable:
     """What the parts of a search share."""
 
     table: Any
@@ -126,13 +128,13 @@ def search(
     encoded = _encoded(queries, settings)
     files = (queries,) if encoded is None else encoded.files
     if encoded is None:
-        sizes = Queries(files).open().sizes()
+        sizes = QueryRows(files).open().sizes()
     else:
         sizes = (sum(encoded.rows), encoded.widths["buckets"], encoded.widths["embedding"])
     check_queries(queries, sizes, probe, settings.dim)
     count = sizes[0]
     most = rows or max(1, min(ROWS, ANSWERS // top))
-    plan = Plan(
+    plan = WorkPlan(
         "search",
         {"table": known.identity(), "queries": identity_of(files)},
         {"top": top, "probe": probe, **asdict(settings)},
@@ -151,7 +153,7 @@ def search(
     return work
 
 
-def _encoded(queries: Path, settings: Settings) -> Encoded | None:
+def _encoded(queries: Path, settings: TableSettings) -> EncodedFiles | None:
     """The parquet files of queries, which must fit the table; None for an ``.npz`` file."""
     if queries.is_file() and queries.suffix.lower() not in (".npz", ".parquet"):
         raise InputError(
@@ -173,19 +175,19 @@ def _encoded(queries: Path, settings: Settings) -> Encoded | None:
 
 
 def _mapped(
-    encoded: Encoded | None, files: tuple[Path, ...], out: Path, runner: Runner, restart: bool,
+    encoded: EncodedFiles | None, files: tuple[Path, ...], out: Path, runner: Runner, restart: bool,
     show: bool,
-) -> Queries:  # fmt: skip
+) -> QueryRows:  # fmt: skip
     """Queries as files that can be mapped; parquet is unpacked first."""
     folder = out / FOLDER
     if encoded is None:
         folder.mkdir(exist_ok=True)
-        return Queries(files)
-    plan = Plan("unpack", {"queries": identity_of(files)}, {}, list(encoded.rows))
+        return QueryRows(files)
+    plan = WorkPlan("unpack", {"queries": identity_of(files)}, {}, list(encoded.rows))
     with Work(folder, plan, ".npz", restart) as work:
         job = Unpacking(encoded.files, work.place, encoded.ids is not None)
         work.carry_out(job, runner, "read queries", show)
-        return Queries(tuple(work.path(part) for part in range(len(plan.sizes))))
+        return QueryRows(tuple(work.path(part) for part in range(len(plan.sizes))))
 
 
 def _write_order(place: Place, path: Path, first: NDArray[Any], sizes: list[int]) -> None:
@@ -246,7 +248,7 @@ def _ids(path: Path, column: Any) -> dict[str, NDArray[Any]]:
         )
     if arrow.types.is_integer(column.type):
         return {"ids": column.to_numpy()}
-    packed = pack(text.encode() for text in column.to_pylist())
+    packed = pack_strings(text.encode() for text in column.to_pylist())
     return {"id_bytes": packed.content, "id_offsets": packed.offsets}
 
 
@@ -264,7 +266,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Queries:
+class QueryRows:
     """Queries in ``.npz`` files, one after another.
 
     Attributes:

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from flowhash.bulk.runners import Job, Runner
-from flowhash.durable_files import OLD_STRAY, naming, replace_file
+from flowhash.bulk.runners import PartJob, Runner
+from flowhash.durable_files import OLD_STRAY, hold_lock, naming, replace_file
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError, reason
 from flowhash.progress_bars import shown
-from flowhash.table import HashTable, Settings, load
+from flowhash.table import HashTable, TableSettings, read_manifest
 
 PLAN = "_plan.json"
 FORMAT, VERSION = "flowhash-bulk", 1
@@ -24,7 +24,7 @@ MOST_ROWS = 1 << 40  # of a part
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkPlan:
     """What is done, to know it again.
 
     Attributes:
@@ -43,11 +43,11 @@ class Plan:
     finished: bool = False
     token: str = ""
 
-    def same(self, other: Plan) -> bool:
+    def same(self, other: WorkPlan) -> bool:
         """Whether the work is the same, however far it is."""
         return replace(self, finished=False, token="") == replace(other, finished=False, token="")
 
-    def begun(self) -> Plan:
+    def begun(self) -> WorkPlan:
         """This plan with a token of its own."""
         return replace(self, token=secrets.token_hex(6))
 
@@ -123,7 +123,7 @@ def identity_of(paths: Iterable[Path]) -> list[list[Any]]:
     return found
 
 
-def read_plan(folder: Path) -> Plan | None:
+def read_plan(folder: Path) -> WorkPlan | None:
     """The plan of a folder, or None if it has none.
 
     Raises:
@@ -143,7 +143,7 @@ def read_plan(folder: Path) -> Plan | None:
                 f"{path} has format version {version}; this FlowHash reads up to {VERSION}. "
                 "Install a newer one"
             )
-        return _checked(Plan(**body))
+        return _checked(WorkPlan(**body))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except StorageError:
@@ -154,7 +154,7 @@ def read_plan(folder: Path) -> Plan | None:
         ) from error
 
 
-def _checked(plan: Plan) -> Plan:
+def _checked(plan: WorkPlan) -> WorkPlan:
     """A plan as it was read, which may be anything.
 
     Raises:
@@ -174,7 +174,7 @@ def _checked(plan: Plan) -> Plan:
     return plan
 
 
-def difference(known: Plan, plan: Plan) -> str:
+def difference(known: WorkPlan, plan: WorkPlan) -> str:
     """What a folder holds, in the words that tell it from what was asked for."""
     if known.command != plan.command:
         return f"the work of `flowhash bulk {known.command}`, not of `{plan.command}`"
@@ -219,7 +219,7 @@ class Work:
     """
 
     def __init__(
-        self, folder: Path, plan: Plan, suffix: str = ".parquet", restart: bool = False,
+        self, folder: Path, plan: WorkPlan, suffix: str = ".parquet", restart: bool = False,
         takes_over: bool = False,
     ) -> None:  # fmt: skip
         self.folder, self.plan, self.suffix = folder, plan, suffix
@@ -243,7 +243,7 @@ class Work:
             raise
         self.before = self.done = self.plan.rows - sum(self.plan.sizes[p] for p in self.missing())
 
-    def _claim(self, known: Plan | None, restart: bool, takes_over: bool) -> None:
+    def _claim(self, known: WorkPlan | None, restart: bool, takes_over: bool) -> None:
         same = known is not None and known.same(self.plan)
         over = known is not None and known.finished and takes_over and not same
         if known is None or restart or over:
@@ -274,7 +274,7 @@ class Work:
         there = {entry.name for entry in self.folder.iterdir()}
         return [part for part in range(len(self.plan.sizes)) if self.path(part).name not in there]
 
-    def carry_out(self, job: Job, runner: Runner, what: str, show: bool) -> None:
+    def carry_out(self, job: PartJob, runner: Runner, what: str, show: bool) -> None:
         """Do what is missing.
 
         Args:
@@ -306,7 +306,7 @@ class Work:
         """Note that nothing is left to do."""
         self.note(replace(self.plan, finished=True))
 
-    def note(self, plan: Plan) -> None:
+    def note(self, plan: WorkPlan) -> None:
         """Keep the plan."""
         body = {"format": FORMAT, "version": VERSION, **asdict(plan)}
         replace_file(self.folder / PLAN, json.dumps(body, indent=1).encode() + b"\n")
@@ -355,18 +355,13 @@ def _not_ours(folder: Path) -> list[Path]:
 
 
 def _take_lock(folder: Path) -> IO[bytes]:
-    import fcntl
-
-    if (folder / LOCK).exists() and not (folder / LOCK).is_file():  # a pipe would be waited for
+    if (folder / LOCK).exists() and not (folder / LOCK).is_file():
         raise StorageError(f"{folder / LOCK} is no file; remove it, or give another folder")
-    file = (folder / LOCK).open("ab")
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
+    file = hold_lock(folder / LOCK)
+    if file is None:
         raise LockedTableError(
             f"another process is at work in {folder}; wait for its end, or give another folder"
-        ) from error
+        )
     return file
 
 
@@ -401,14 +396,14 @@ class StoredTable:
     """
 
     path: Path
-    settings: Settings
+    settings: TableSettings
     name: str
     generation: int
 
     @classmethod
     def of(cls, path: Path) -> StoredTable:
         """The state of this moment."""
-        found = load(path)
+        found = read_manifest(path)
         return cls(path.absolute(), found.settings, found.identity, found.generation)
 
     def identity(self) -> list[Any]:

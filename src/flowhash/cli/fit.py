@@ -45,10 +45,10 @@ def fit(
 ) -> None:
     """Open the data, settle the settings, train both stages, say where the encoder is."""
     require("torch", "learn")
-    from flowhash.learn import join, train
+    from flowhash.learn import join_processes, train
 
     folder = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
-    processes = join(device)
+    processes = join_processes(device)
     if folder.exists():
         writable(folder)
     with processes.in_turn():  # one downloads and converts, the others find it done

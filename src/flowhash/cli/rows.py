@@ -9,21 +9,17 @@ from flowhash.extras import require
 
 def rows_table(outcome: Any, table: str, title: str) -> Any:
     """One table of an outcome, a section for each k."""
-    from flowhash.evaluate import METHODS
+    from flowhash.evaluate import METHODS, terminal_grid
 
+    grid = terminal_grid(outcome.rows, table)
     drawn = require("rich.table", "cli").Table(title=title, title_justify="left")
-    for name in ("method", "k", "Pr@1", "Pr@4", "Pr@16", "SUF", "NMI"):
+    for name in ("method", "k", *(column.title for column in grid.columns)):
         drawn.add_column(name, justify="left" if name == "method" else "right")
-    before = None
-    for row in outcome.rows:
-        if row.table != table:
-            continue
-        if before is not None and row.k != before:
+    for group in grid.groups:
+        k = "" if group.k is None else str(group.k)
+        for line in group.lines:
+            style = "bold" if line.label == METHODS["flowhash"] else None
+            drawn.add_row(line.label, k, *(cell.text for cell in line.cells), style=style)
+        if group.k is not None:
             drawn.add_section()
-        before = row.k
-        numbers = [f"{value:.1f}" for value in (row.pr1, row.pr4, row.pr16, row.suf)]
-        k = "" if row.k is None else str(row.k)
-        style = "bold" if row.method == "flowhash" else None
-        nmi = "" if row.nmi is None else f"{row.nmi:.1f}"
-        drawn.add_row(METHODS[row.method], k, *numbers, nmi, style=style)
     return drawn

@@ -12,7 +12,15 @@ from typing import Any
 from flowhash.cli.notes import Notes, own_encoder, place_of, shown
 from flowhash.cli.opening import encoder_folder, load_encoder
 from flowhash.cli.reply import Reply
-from flowhash.data import FILES, LABEL, NAME, SUFFIXES, any_arrays, plain, read_npy
+from flowhash.data import (
+    DATA_FILES,
+    IMAGE_SUFFIXES,
+    LABEL,
+    NAME,
+    any_arrays,
+    plain_payload,
+    read_npy,
+)
 from flowhash.engines import BrowsedEngine, RemoteEngine, open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
@@ -135,7 +143,7 @@ def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
         found = table[item]
     except KeyError:
         raise InputError(f"the table has no item {text}; look at the ids of other hits") from None
-    name = plain(found.payload).get(NAME) or text
+    name = plain_payload(found.payload).get(NAME) or text
     return Query(f"item {name}", found.code, found.embedding, item)
 
 
@@ -149,11 +157,11 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
     names = [text]
-    if suffix in SUFFIXES and encoder.preprocessing.kind == "images":
+    if suffix in IMAGE_SUFFIXES and encoder.preprocessing.kind == "images":
         items: Any = [path]
     elif suffix == ".npy" and (one := read_npy(path)).ndim == _dimensions(encoder) - 1:
         items = one[None]
-    elif suffix in FILES:
+    elif suffix in DATA_FILES:
         items, _ = any_arrays(path, None, None, None)
         names = [f"{text} row {row}" for row in range(len(items))]
     else:
@@ -198,7 +206,7 @@ def _hits(table: BrowsedEngine, hits: Hits, stored: Any) -> list[dict[str, Any]]
     for place, (item, code) in enumerate(zip(ids, codes, strict=True)):
         if stored is not None and item == stored:
             continue
-        payload = plain(hits.payloads[0][place])
+        payload = plain_payload(hits.payloads[0][place])
         found.append({
             "id": item, "distance": float(hits.distances[0, place]),
             "label": payload.pop(LABEL, None), "name": payload.pop(NAME, None),

@@ -1,4 +1,4 @@
-"""Checks of arguments that several functions of this room share."""
+"""Arguments of the functions that find codes, checked: k, λ, prices, codes."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from flowhash.codes.residual_network import (
 from flowhash.compile import kernel
 from flowhash.top_values import sort_rows
 
-FEW = 5  # at most d / FEW units to move are quicker moved than avoided by an auction
-FEW_WARM = 2  # the same for earlier prices, which are off by little, so that units move not far
+QUICK_SHARE = 5  # d / QUICK_SHARE units or fewer are quicker moved than avoided by an auction
+QUICK_WARM_SHARE = 2  # the same for earlier prices, off by little: units do not move far
 HARDLY_ANY = 32  # at most d / HARDLY_ANY units to move: no better start is looked for
 ALIKE = 0.5  # where more than this share of the units has to move, classes may be almost alike
 ROUNDS = 6  # how often prices follow the loads at the most
@@ -43,6 +43,7 @@ SMALL = 64  # up to so many buckets a search is so cheap that an auction does no
 FURTHEST = 2.0
 ROUNDING = 2.0**-48  # a few rounding errors of float64 numbers
 KEPT = 1 << 21  # scratch numbers (16 MiB) that a thread keeps from one batch to the next
+_kept = threading.local()
 
 
 @kernel
@@ -105,7 +106,7 @@ def start(
         prices[:size] = opening
         codes, need = codes_at(means, active, loads, prices)
     codes, need = follow(means, loads, codes, need, prices, furthest)
-    few = size // FEW
+    few = size // QUICK_SHARE
     if warm.shape[0] == size and need > size // HARDLY_ANY:
         trial = np.zeros(size + 1)
         for bucket in range(size):
@@ -113,67 +114,11 @@ def start(
         trial_codes, trial_need = codes_at(means, active, loads, trial)
         if trial_need < need:
             codes, prices, need = trial_codes, trial, trial_need
-            few = size // FEW_WARM
+            few = size // QUICK_WARM_SHARE
     if need > few and size > SMALL:
         prices[:size] = auction(means, active, loads, opening)
         codes = best_codes(means, prices, active)
     return codes, prices
-
-
-@kernel
-def solve(
-    means: NDArray[np.float64],
-    active: int,
-    penalty: NDArray[np.float64],
-    warm: NDArray[np.float64],
-    scratch: NDArray[np.float64],
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Optimal codes [n, k] and prices [d].
-
-    Args:
-        means: class means [n, d].
-        active: k.
-        penalty: λ of each bucket [d].
-        warm: prices to start from [d], or an empty array.
-        scratch: room for (n + d + 1) * d numbers.
-    """
-    rows, size = means.shape
-    level = level_price(2.0 * penalty, rows, rows * active)
-    loads = load_costs(2.0 * penalty, rows, level)
-    least, most = range_of(means)
-    codes, prices = start(means, active, loads, level, warm, FURTHEST * (most - least))
-    free = scratch[: rows * size].reshape(rows, size)
-    arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
-    matching = match(codes, means, free)
-    network = build_network(matching, loads, prices, arcs)
-    repair(network, matching, means, loads, prices, ROUNDING * max(abs(least), abs(most)))
-    sort_rows(codes)
-    return codes, prices[:size] + level
-
-
-_kept = threading.local()
-
-
-def _scratch(count: int) -> NDArray[np.float64]:
-    """Room for ``count`` numbers. Fresh memory loads a page fault every 512 numbers, so keep it."""
-    if count > KEPT:
-        return np.empty(count)
-    kept: NDArray[np.float64] | None = getattr(_kept, "scratch", None)
-    if kept is None or len(kept) < count:
-        kept = _kept.scratch = np.empty(count)
-    return kept
-
-
-def flow_codes(
-    means: NDArray[np.float64],
-    active: int,
-    penalty: NDArray[np.float64],
-    prices: NDArray[np.float64] | None,
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Solve with FlowHash's own solver; see :class:`flowhash.codes.assignment.Solver`."""
-    rows, size = means.shape
-    warm = np.empty(0) if prices is None else prices
-    return solve(means, active, penalty, warm, _scratch((rows + size + 1) * size))
 
 
 @kernel
@@ -207,3 +152,56 @@ def repair(
                 shift(network, matching, means, loads, start, end, holding)
             reprice(trail, count, prices)
     prices -= prices[size]
+
+
+@kernel
+def solve(
+    means: NDArray[np.float64],
+    active: int,
+    penalty: NDArray[np.float64],
+    warm: NDArray[np.float64],
+    scratch: NDArray[np.float64],
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Optimal codes [n, k] and prices [d].
+
+    Args:
+        means: class means [n, d].
+        active: k.
+        penalty: λ of each bucket [d].
+        warm: prices to start from [d], or an empty array.
+        scratch: room for (n + d + 1) * d numbers.
+    """
+    rows, size = means.shape
+    level = level_price(2.0 * penalty, rows, rows * active)
+    loads = load_costs(2.0 * penalty, rows, level)
+    least, most = range_of(means)
+    codes, prices = start(means, active, loads, level, warm, FURTHEST * (most - least))
+    free = scratch[: rows * size].reshape(rows, size)
+    arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
+    matching = match(codes, means, free)
+    network = build_network(matching, loads, prices, arcs)
+    repair(network, matching, means, loads, prices, ROUNDING * max(abs(least), abs(most)))
+    sort_rows(codes)
+    return codes, prices[:size] + level
+
+
+def _scratch(count: int) -> NDArray[np.float64]:
+    """Room for ``count`` numbers. Fresh memory loads a page fault every 512 numbers, so keep it."""
+    if count > KEPT:
+        return np.empty(count)
+    kept: NDArray[np.float64] | None = getattr(_kept, "scratch", None)
+    if kept is None or len(kept) < count:
+        kept = _kept.scratch = np.empty(count)
+    return kept
+
+
+def flow_codes(
+    means: NDArray[np.float64],
+    active: int,
+    penalty: NDArray[np.float64],
+    prices: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Solve with FlowHash's own solver; see :class:`flowhash.codes.assignment.Solver`."""
+    rows, size = means.shape
+    warm = np.empty(0) if prices is None else prices
+    return solve(means, active, penalty, warm, _scratch((rows + size + 1) * size))

@@ -12,36 +12,6 @@ from flowhash.codes.code_arguments import active_count, code_matrix, penalties, 
 from flowhash.errors import InputError
 
 
-def _labelled(
-    embeddings: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
-    """Checked embeddings [n, d] float64, the classes [n_c], each item's place among them [n]."""
-    items = matrix(embeddings, "embeddings", "buckets", (np.float64,))
-    summable(items, "embeddings")
-    names = np.asarray(labels)
-    if names.shape != (len(items),):
-        raise InputError(
-            f"labels has shape {names.shape}; expected ({len(items)},), one label an item"
-        )
-    if len(items) == 0:
-        raise InputError("there are no items; expected at least one")
-    try:
-        classes, numbers = np.unique(names, return_inverse=True)
-    except TypeError as error:
-        raise InputError(
-            f"labels cannot be told apart ({error}); give numbers or strings only, no None"
-        ) from error
-    if names.dtype.kind == "f" and np.isnan(names).any():
-        raise InputError("labels contain NaN; drop the items without a label")
-    return items, classes, numbers
-
-
-def _means(items: NDArray[Any], numbers: NDArray[np.intp], count: int) -> NDArray[np.float64]:
-    sums = np.zeros((count, items.shape[1]))
-    np.add.at(sums, numbers, items)
-    return np.asarray(sums / np.bincount(numbers, minlength=count)[:, None])
-
-
 def class_means(
     embeddings: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
@@ -138,3 +108,33 @@ def upper_bound_gap(embeddings: ArrayLike, labels: ArrayLike, active: int) -> fl
     deviations = _means(items, numbers, len(classes))[numbers] - items
     largest = np.partition(deviations, -count, axis=1)[:, -count:]
     return float(largest.sum())
+
+
+def _labelled(
+    embeddings: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
+    """Checked embeddings [n, d] float64, the classes [n_c], each item's place among them [n]."""
+    items = matrix(embeddings, "embeddings", "buckets", (np.float64,))
+    summable(items, "embeddings")
+    names = np.asarray(labels)
+    if names.shape != (len(items),):
+        raise InputError(
+            f"labels has shape {names.shape}; expected ({len(items)},), one label an item"
+        )
+    if len(items) == 0:
+        raise InputError("there are no items; expected at least one")
+    try:
+        classes, numbers = np.unique(names, return_inverse=True)
+    except TypeError as error:
+        raise InputError(
+            f"labels cannot be told apart ({error}); give numbers or strings only, no None"
+        ) from error
+    if names.dtype.kind == "f" and np.isnan(names).any():
+        raise InputError("labels contain NaN; drop the items without a label")
+    return items, classes, numbers
+
+
+def _means(items: NDArray[Any], numbers: NDArray[np.intp], count: int) -> NDArray[np.float64]:
+    sums = np.zeros((count, items.shape[1]))
+    np.add.at(sums, numbers, items)
+    return np.asarray(sums / np.bincount(numbers, minlength=count)[:, None])

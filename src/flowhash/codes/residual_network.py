@@ -12,6 +12,7 @@ from flowhash.codes.load_prices import LoadCosts, agreed_load, marginal
 from flowhash.compile import inner_kernel, kernel, smaller
 
 SHORT_LIST = 64  # up to so many rows of a bucket are looked through to mend its line of costs
+BLOCK = 32  # buckets that share one entry of Trail.block_best
 
 
 class Network(NamedTuple):
@@ -145,9 +146,6 @@ def shift(
                     swap_offer(network.costs, other, row, source, target, means, matching)
                 else:
                     network.stale[other] = True
-
-
-BLOCK = 32  # buckets that share one entry of Trail.block_best
 
 
 class Trail(NamedTuple):

@@ -37,11 +37,7 @@ if TYPE_CHECKING:
     from flowhash.data.sets.imagenet import imagenet32 as imagenet32
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.data.data_arguments import (
-        checked_pairs as checked_pairs,
-        whole_number as whole_number,
-    )
-    from flowhash.data.data_registry import FILES as FILES
+    from flowhash.data.data_registry import DATA_FILES as DATA_FILES, NAMED as NAMED
     from flowhash.data.files.array_files import (
         npz_array as npz_array,
         npz_names as npz_names,
@@ -49,28 +45,26 @@ if TYPE_CHECKING:  # for other rooms
         release_pages as release_pages,
     )
     from flowhash.data.files.image_files import (
-        DRAFT as DRAFT,
-        FORMATS as FORMATS,
-        SUFFIXES as SUFFIXES,
+        DRAFT_FACTOR as DRAFT_FACTOR,
+        IMAGE_FORMATS as IMAGE_FORMATS,
+        IMAGE_SUFFIXES as IMAGE_SUFFIXES,
         fit_image as fit_image,
         read_pictures as read_pictures,
     )
     from flowhash.data.item_payloads import (
         LABEL as LABEL,
-        MEDIA as MEDIA,
         NAME as NAME,
         PICTURE as PICTURE,
-        SIDE as SIDE,
+        PICTURE_MEDIA as PICTURE_MEDIA,
+        PICTURE_SIDE as PICTURE_SIDE,
         picture_of as picture_of,
-        plain as plain,
+        plain_payload as plain_payload,
         thumbnail as thumbnail,
     )
     from flowhash.data.item_sources import ArrayItems as ArrayItems
+    from flowhash.data.labelled_data import checked_pairs as checked_pairs
     from flowhash.data.sets.embedding_arrays import any_arrays as any_arrays
     from flowhash.data.sets.handwritten_digits import draw_digit as draw_digit
     from flowhash.data.sets.image_folders import find_images as find_images
-
-# Data sets that have a name instead of a path.
-NAMED = ("digits", "cifar100", "imagenet32")
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

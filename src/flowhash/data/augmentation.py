@@ -12,6 +12,8 @@ from flowhash.compile import inner_kernel
 from flowhash.errors import InputError
 
 LARGEST_PAD = 16383  # twice of it is an offset, which is stored as int16
+# A cut-out's middle is drawn in units of a side's 32768th, because draws do not know the size.
+CUTOUT_UNITS = 32768
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,6 @@ class Augmentation:
             np.require(images, requirements=["C", "W"]),
             np.require(draws, np.int16, requirements=["C", "W"]),
         )
-
-
-# A cut-out's middle is drawn in units of a side's 32768th, because draws do not know the size.
-CUTOUT_UNITS = 32768
 
 
 @inner_kernel

@@ -1,16 +1,51 @@
-"""``open_data``: any data set by its name, folder or file."""
+"""The data sets that have a name, and ``open_data``, which opens any by its name, folder or file.
+
+A new data set is a module with a function that returns ``Splits``, and one entry in ``NAMED``. This
+module imports nothing heavy: the command reads the names when it starts.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flowhash.data.labelled_data import Splits
 from flowhash.errors import InputError
 
-FILES = (".npy", ".npz", ".parquet", ".pq")
+if TYPE_CHECKING:
+    from flowhash.data.labelled_data import Splits
+
+DATA_FILES = (".npy", ".npz", ".parquet", ".pq")
+
+
+class NamedData(NamedTuple):
+    """A data set that has a name instead of a path.
+
+    Attributes:
+        opener: the function that opens it, as "module:function" under ``flowhash.data.sets``.
+        about: what it is, in a line of help.
+        in_folder: whether its files lie in a folder, which is said by ``folder=``.
+        draw: of vectors that can be seen, the function that makes an image of one, like ``opener``.
+    """
+
+    opener: str
+    about: str
+    in_folder: bool = True
+    draw: str | None = None
+
+
+NAMED = {
+    "digits": NamedData(
+        "handwritten_digits:digits",
+        "1,797 handwritten digits, which come with scikit-learn",
+        in_folder=False,
+        draw="handwritten_digits:draw_digit",
+    ),
+    "cifar100": NamedData("cifar:cifar100", "60,000 images of 32 × 32 pixels in 100 classes"),
+    "imagenet32": NamedData("imagenet:imagenet32", "ImageNet in 32 × 32 pixels, 1,000 classes"),
+}
 
 
 def open_data(source: str | Path, **options: Any) -> Splits:
@@ -30,22 +65,26 @@ def open_data(source: str | Path, **options: Any) -> Splits:
         >>> open_data("digits").train.classes
         10
     """
-    import flowhash.data as room
-
-    named: dict[str, Callable[..., Splits]] = {
-        "digits": room.digits, "cifar100": room.cifar100, "imagenet32": room.imagenet32,
-    }  # fmt: skip
-    if isinstance(source, str) and source in named:
-        return _call(named[source], source, (), options)
+    if isinstance(source, str) and source in NAMED:
+        return _call(load_function(NAMED[source].opener), source, (), options)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _call(room.image_folder, str(path), (path,), options)
-    if path.suffix.lower() in FILES:
-        return _call(room.arrays, str(path), (path,), options)
+        return _call(load_function("image_folders:image_folder"), str(path), (path,), options)
+    if path.suffix.lower() in DATA_FILES:
+        return _call(load_function("embedding_arrays:arrays"), str(path), (path,), options)
     raise InputError(
-        f"{source} is neither a data set nor a folder; expected {', '.join(named)}, a folder of "
-        f"images, or a file that ends in {', '.join(FILES)}"
+        f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a folder of "
+        f"images, or a file that ends in {', '.join(DATA_FILES)}"
     )
+
+
+def load_function(named: str) -> Callable[..., Any]:
+    """The function "module:function" of ``flowhash.data.sets``; the module is imported here."""
+    module, _, function = named.partition(":")
+    loaded: Callable[..., Any] = getattr(
+        importlib.import_module(f"flowhash.data.sets.{module}"), function
+    )
+    return loaded
 
 
 def _call(

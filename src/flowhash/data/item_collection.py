@@ -1,4 +1,4 @@
-"""Items to be stored and found: like a data set, but labels are welcome, not needed."""
+"""``Collection``: items to be stored and found; like a data set, but labels are not needed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data import NAMED
-from flowhash.data.data_registry import FILES, open_data
-from flowhash.data.files.image_files import SUFFIXES, ImageFolder
+from flowhash.data.data_registry import DATA_FILES, NAMED, load_function, open_data
+from flowhash.data.files.image_files import IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.item_payloads import LABEL, NAME, PICTURE, file_thumbnail, thumbnail
 from flowhash.data.item_sources import ArrayItems, ChainedItems, Items
 from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.sets.embedding_arrays import any_arrays
-from flowhash.data.sets.handwritten_digits import draw_digit
 from flowhash.data.sets.image_folders import find_images
 from flowhash.errors import InputError
 from flowhash.threads import available_threads
@@ -105,15 +103,14 @@ def open_collection(
         return _of_splits(source, split, options)
     path = Path(source).expanduser()
     if options:
-        raise InputError(
-            f"{source} takes no {' and no '.join(options)}; that is for {' and '.join(NAMED[1:])}"
-        )
+        others = " and ".join(name for name, known in NAMED.items() if known.in_folder)
+        raise InputError(f"{source} takes no {' and no '.join(options)}; that is for {others}")
     if path.is_dir():
         return _of_folder(path, size or (32, 32), ignore_other)
-    if path.suffix.lower() in SUFFIXES and path.is_file():
+    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
         image = ImageFolder([path], size or (32, 32))
         return Collection(image, [path.name], [None], str(path), True, _of_files([path]))
-    if path.suffix.lower() in FILES:
+    if path.suffix.lower() in DATA_FILES:
         found, classes = any_arrays(path, labels, embedding, label)
         names = _Rows(len(found), f"{path.name} row")
         known = [None] * len(found) if classes is None else classes
@@ -121,7 +118,7 @@ def open_collection(
         return Collection(store, names, known, str(path), False, _picture(store))
     raise InputError(
         f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a folder of "
-        f"images, an image, or a file that ends in {', '.join(FILES)}"
+        f"images, an image, or a file that ends in {', '.join(DATA_FILES)}"
     )
 
 
@@ -155,7 +152,8 @@ def _of_splits(source: str, split: str, options: dict[str, Any]) -> Collection:
     names = [row for name, part in chosen.items() for row in _Rows(len(part), name)]
     labels = [label for part in chosen.values() for label in _class_names(part)]
     store = ChainedItems([part.items for part in chosen.values()])
-    picture = _of_digit if source == "digits" else _picture(store)
+    draw = NAMED[source].draw
+    picture = _picture(store) if draw is None else _drawn(load_function(draw))
     return Collection(store, names, labels, source, False, picture)
 
 
@@ -184,8 +182,9 @@ def _of_image(place: int, image: NDArray[Any]) -> str:
     return thumbnail(image)
 
 
-def _of_digit(place: int, pixels: NDArray[Any]) -> str:
-    return thumbnail(draw_digit(pixels))
+def _drawn(draw: Callable[[NDArray[Any]], NDArray[np.uint8]]) -> Picture:
+    """Of vectors that can be seen."""
+    return lambda place, item: thumbnail(draw(item))
 
 
 def _picture(items: Items) -> Picture | None:

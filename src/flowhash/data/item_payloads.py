@@ -21,10 +21,14 @@ from flowhash.errors import InputError
 from flowhash.extras import require
 
 LABEL, NAME, PICTURE = "label", "name", "picture"
-SIDE = 96  # the longer side of a picture at the most
+PICTURE_SIDE = 96  # the longer side of a picture at the most
 SMALL = 32  # up to here a picture is kept without loss: it is small, and JPEG would smear it
 QUALITY = 85
-MEDIA = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}  # and how they begin
+# Media types of pictures, and how their content begins.
+PICTURE_MEDIA = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+}
 
 
 def thumbnail(image: NDArray[np.uint8]) -> str:
@@ -49,7 +53,7 @@ def small_picture(image: Any) -> str:
     pillow = require("PIL.Image", "learn")
     upright = require("PIL.ImageOps", "learn").exif_transpose(image)
     picture = in_colour(upright, pillow)
-    picture.thumbnail((SIDE, SIDE), pillow.Resampling.LANCZOS)
+    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE), pillow.Resampling.LANCZOS)
     content = io.BytesIO()
     if max(picture.size) <= SMALL:
         picture.save(content, "PNG", optimize=True)
@@ -66,7 +70,7 @@ def file_thumbnail(path: str | Path) -> str:
     Raises:
         DamagedFileError: the file cannot be decoded; the message names it.
     """
-    return with_image(path, SIDE, small_picture)
+    return with_image(path, PICTURE_SIDE, small_picture)
 
 
 def picture_of(payload: Mapping[str, Any] | None) -> tuple[str, bytes] | None:
@@ -80,15 +84,15 @@ def picture_of(payload: Mapping[str, Any] | None) -> tuple[str, bytes] | None:
         return None
     kind, _, content = text.removeprefix("data:").partition(",")
     media = kind.removesuffix(";base64")
-    if media not in MEDIA or kind == media:
+    if media not in PICTURE_MEDIA or kind == media:
         return None
     try:
         found = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
         return None
-    return (media, found) if found.startswith(MEDIA[media]) else None
+    return (media, found) if found.startswith(PICTURE_MEDIA[media]) else None
 
 
-def plain(payload: Mapping[str, Any] | None) -> dict[str, Any]:
+def plain_payload(payload: Mapping[str, Any] | None) -> dict[str, Any]:
     """A payload without its picture, for answers that people or programs read."""
     return {name: value for name, value in (payload or {}).items() if name != PICTURE}

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from flowhash.data.data_arguments import checked_pairs, whole_number
+from flowhash.argument_checks import whole_number
 from flowhash.data.files.array_files import read_npy
 from flowhash.data.item_sources import ArrayItems, Items, SomeItems, checked_positions
 from flowhash.data.preprocess import Mean, Preprocessing, Spread
@@ -306,6 +306,26 @@ def open_pairs(
     )
     place_in_training = np.cumsum(~aside) - 1
     return splits, place_in_training[places[~aside[places[:, 0]]]]
+
+
+def checked_pairs(pairs: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The positions that occur, ascending, and the pairs [p, 2] as places in that list."""
+    array = np.asarray(pairs)
+    if array.ndim != 2 or array.shape[1] != 2 or array.size == 0 or array.dtype.kind not in "iu":
+        raise InputError(
+            f"pairs have shape {array.shape} and dtype {array.dtype}; expected positions of items "
+            "[p, 2], at least one pair"
+        )
+    if array.min() < 0:
+        raise InputError(f"pairs have the position {array.min()}; expected positions from 0")
+    same = np.flatnonzero(array[:, 0] == array[:, 1])
+    if same.size:
+        raise InputError(
+            f"pair {same[0]} is item {array[same[0], 0]} with itself; a pair is of two items. Drop "
+            "such pairs"
+        )
+    positions, places = np.unique(array, return_inverse=True)
+    return positions.astype(np.int64), places.reshape(array.shape).astype(np.int64)
 
 
 def _part(

@@ -25,6 +25,7 @@ Spread = Literal["channel", "global", "none"]
 
 LARGEST = 1 << 24  # pixels of an image for a network: mean and spread are held for each
 LONGEST = 1e15  # of a vector for a network; its products go up to the square of it
+CHUNK = 2048  # items
 
 
 def _zero() -> NDArray[np.float32]:
@@ -257,9 +258,6 @@ def _refuse_long(vectors: NDArray[np.float32]) -> None:
             f"vector {row} of a batch has length {length:g} after preprocessing; expected at most "
             f"{LONGEST:g}. Divide all vectors by the same number, and train again"
         )
-
-
-CHUNK = 2048  # items
 
 
 def chunks(data: LabelledItems) -> Iterator[NDArray[Any]]:

@@ -1,4 +1,4 @@
-"""What an encoder is made of and what it returns."""
+"""``Encoded``, what an encoder returns for items, and ``Joined``, its two networks as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saved artefact: base network, hash network and preprocessing in one folder."""
+"""``Encoder``: base network, hash network and preprocessing as one; saved in one folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flowhash.encoder.item_batches import count_of, in_batches
 from flowhash.engines import Engine, RemoteEngine
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.model_files import described_by
-from flowhash.networks import EmbeddingNetwork, device_of, outputs
+from flowhash.networks import EmbeddingNetwork, device_of, run_networks
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable, Hits
 
@@ -145,7 +145,7 @@ class Encoder:
     def _encoded(
         self, ready: Iterator[NDArray[np.float32]], device: torch.device
     ) -> Iterator[Encoded]:
-        for (made,) in _with_memory(outputs([self.networks], ready, device), device):
+        for (made,) in _with_memory(run_networks([self.networks], ready, device), device):
             # Side by side, or one for both; copies, so that neither keeps the other in memory.
             embeddings = np.ascontiguousarray(made[:, : self.dim])
             activations = np.ascontiguousarray(made[:, -self.buckets :])

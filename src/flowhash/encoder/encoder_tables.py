@@ -1,4 +1,4 @@
-"""An encoder's items in a table, and its queries."""
+"""Tables of an encoder: made for it, filled with its items, searched with its queries."""
 
 from __future__ import annotations
 

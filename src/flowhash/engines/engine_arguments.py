@@ -9,8 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.errors import InputError
-from flowhash.table import HashTable, Settings, arguments, check_vectors, read_ids, state_of
+from flowhash.table import (
+    LARGEST_ID,
+    HashTable,
+    TableSettings,
+    allowed_rows,
+    check_search,
+    check_vectors,
+    read_ids,
+    read_queries,
+    state_of,
+)
 
 WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "
@@ -18,7 +29,7 @@ WHERE = (
 )
 
 
-def memory_table(settings: Settings) -> HashTable:
+def memory_table(settings: TableSettings) -> HashTable:
     """An empty table in memory with these settings."""
     return HashTable.create(
         buckets=settings.buckets,
@@ -32,7 +43,7 @@ def memory_table(settings: Settings) -> HashTable:
 
 
 @dataclass(frozen=True, eq=False)
-class NewItems:
+class EngineItems:
     """Items that passed every check of a table.
 
     Attributes:
@@ -51,7 +62,7 @@ class NewItems:
         Raises:
             InputError: no number is left.
         """
-        if self.counted and next_id + len(self.ids) - 1 > arguments.LARGEST_ID:
+        if self.counted and next_id + len(self.ids) - 1 > LARGEST_ID:
             raise InputError(
                 f"ids count on from the largest one, {next_id - 1}, and no number is left; give ids"
             )
@@ -59,13 +70,13 @@ class NewItems:
 
 
 def new_items(
-    settings: Settings,
+    settings: TableSettings,
     codes: ArrayLike,
     embeddings: ArrayLike,
     ids: Any,
     payloads: Sequence[dict[str, Any] | None] | None,
     encoder: str | None,
-) -> NewItems:
+) -> EngineItems:
     """Check the arguments of ``add``.
 
     Raises:
@@ -73,11 +84,11 @@ def new_items(
     """
     table = memory_table(settings)
     known = table.add(codes, embeddings, ids, payloads, encoder=encoder)
-    return NewItems(table, known, ids is None)
+    return EngineItems(table, known, ids is None)
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class EngineQueries:
     """Queries that passed every check of a table.
 
     Attributes:
@@ -104,7 +115,7 @@ def asked(
     at_least: int | None,
     threads: int | None,
     encoder: str | None,
-) -> Asked:
+) -> EngineQueries:
     """Check the arguments of ``search``.
 
     Args:
@@ -121,13 +132,13 @@ def asked(
         InputError: as :meth:`flowhash.HashTable.search` does.
     """
     check_vectors(empty.encoder, encoder)
-    order, vectors = arguments.read_queries(empty._settings, ordered_buckets, queries)
-    probe = empty.active if probe is None else arguments.whole_number(probe)
-    top = arguments.whole_number(top)
-    arguments.check_search(order, top, probe, at_least, threads)
+    order, vectors = read_queries(empty._settings, ordered_buckets, queries)
+    probe = empty.active if probe is None else plain_integer(probe)
+    top = plain_integer(top)
+    check_search(order, top, probe, at_least, threads)
     # The kernels look at the numbers, in an empty table as in a full one.
     empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
-    return Asked(order, vectors, top, probe, None if at_least is None else int(at_least))
+    return EngineQueries(order, vectors, top, probe, None if at_least is None else int(at_least))
 
 
 def allowed_ids(empty: HashTable, where: Any) -> list[Any]:
@@ -139,7 +150,7 @@ def allowed_ids(empty: HashTable, where: Any) -> list[Any]:
     settings = empty._settings
     if isinstance(where, Iterator):  # which can be read once, and is checked first
         where = list(where)
-    arguments.allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
+    allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
     array = np.asarray(where) if isinstance(where, (np.ndarray, list, tuple)) else None
     if array is not None and array.dtype == bool:
         allowed: list[Any] = np.flatnonzero(array).tolist()

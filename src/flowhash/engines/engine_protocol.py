@@ -91,6 +91,7 @@ class Engine(Protocol):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        buckets: bool = False,
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import kernel
-from flowhash.table import METRICS, STRING, Hits, distance, string_ids
+from flowhash.table import METRICS, STRING, Hits, exact_distance, string_ids
 
 SPARE = 2  # rows that are asked for beyond the wanted ones, so that few lists are asked for twice
 ROUNDING = 2.0**-24  # the most that one float32 operation is off, as a share of its result
@@ -23,7 +23,7 @@ LOST = 2.0**-120  # more than products of small numbers lose, each
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class EngineCandidates:
     """Rows that may be hits, of several queries.
 
     Attributes:
@@ -31,12 +31,14 @@ class Candidates:
         ids: whole numbers [m] int64, or strings [m] object.
         embeddings: [m, dim] float32; of no row once all are measured.
         payloads: of each, or None where they are not wanted.
+        codes: the k buckets of each, ascending [m, k] int32, or None where they are not wanted.
     """
 
     queries: NDArray[np.int64]
     ids: NDArray[Any]
     embeddings: NDArray[np.float32]
     payloads: Sequence[dict[str, Any] | None] | None = None
+    codes: NDArray[np.int32] | None = None
 
 
 @kernel
@@ -48,11 +50,11 @@ def _measure(
     distances: NDArray[np.float64],
 ) -> None:
     for row in range(queries.shape[0]):
-        distances[row] = distance(metric, embeddings[row : row + 1], asked, queries[row])
+        distances[row] = exact_distance(metric, embeddings[row : row + 1], asked, queries[row])
 
 
 def exact_distances(
-    metric: str, asked: NDArray[np.float32], candidates: Candidates
+    metric: str, asked: NDArray[np.float32], candidates: EngineCandidates
 ) -> NDArray[np.float64]:
     """The distance of each candidate from its query [m]."""
     found = np.empty(len(candidates.queries))
@@ -61,7 +63,7 @@ def exact_distances(
 
 
 def ranked(
-    candidates: Candidates,
+    candidates: EngineCandidates,
     distances: NDArray[np.float64],
     kind: str,
     count: int,
@@ -107,6 +109,9 @@ def ranked(
         texts = [candidates.payloads[row] for row in order.tolist()]
         starts = [0, *np.cumsum(answer.counts).tolist()]
         answer.payloads = [texts[a:b] for a, b in pairwise(starts)]
+    if candidates.codes is not None:
+        answer.buckets = np.full((count, top, candidates.codes.shape[1]), -1, np.int32)
+        answer.buckets[queries, places] = candidates.codes[order]
     worst = np.full(count, np.inf)
     last = places == top - 1
     worst[queries[last]] = distances[order[last]]

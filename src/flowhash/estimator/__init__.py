@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.estimator.exceptions import EXPECTED_FAILED_CHECKS as EXPECTED_FAILED_CHECKS
-    from flowhash.estimator.flow_hasher import FlowHasher as FlowHasher
+    from flowhash.estimator.flow_hasher import (
+        EXPECTED_FAILED_CHECKS as EXPECTED_FAILED_CHECKS,
+        FlowHasher as FlowHasher,
+    )
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__, ("sklearn", "torch"), "learn")

@@ -1,4 +1,4 @@
-"""From embeddings and labels to an encoder: the settings that need no choosing."""
+"""What ``fit`` learns: from embeddings and labels to an encoder, with settings chosen for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import nn
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.estimator.item_index import METRICS
+from flowhash.estimator.item_index import METRIC_NAMES
 from flowhash.learn import Schedule, Settings, Stage, train
 
 BATCH = 256  # items in a training batch, about
@@ -30,10 +30,14 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
 }
 RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
 DEEP_RATE = 1e-3  # where there are layers before it
+SAMPLE = 20_000  # items whose spread around their class is measured, at most
+WIDEST = 4_096  # numbers in a vector, above which the spread counts as even
+SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
+BLOCK = 8_192  # items that are centred and summed at once
 
 
 @dataclass(frozen=True)
-class Plan:
+class FitPlan:
     """What to learn; the fields are parameters of ``FlowHasher``."""
 
     buckets: int
@@ -48,7 +52,7 @@ class Plan:
     quiet: bool
 
     @classmethod
-    def of(cls, hasher: Any) -> Plan:
+    def of(cls, hasher: Any) -> FitPlan:
         """What the parameters of an estimator ask for; a generator as seed goes on by a number.
 
         Raises:
@@ -59,7 +63,7 @@ class Plan:
                 f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in "
                 "more buckets than there are"
             )
-        if METRICS[hasher.metric] == "inner" and hasher.rank == "codes":
+        if METRIC_NAMES[hasher.metric] == "inner" and hasher.rank == "codes":
             raise InputError(
                 f'metric is {hasher.metric!r} and rank is "codes", which ranks by distances of the '
                 'hash network\'s outputs, not by products of X; leave rank at "input"'
@@ -85,7 +89,7 @@ def layer_sizes(hidden: Any) -> tuple[int, ...]:
 
 
 def learn_encoder(
-    items: NDArray[np.float32], labels: NDArray[np.int64], names: tuple[str, ...], plan: Plan
+    items: NDArray[np.float32], labels: NDArray[np.int64], names: tuple[str, ...], plan: FitPlan
 ) -> Encoder:
     """Learn the buckets by Algorithm 1, in memory.
 
@@ -127,7 +131,7 @@ def without_centre(encoder: Encoder) -> Encoder:
     return Encoder(encoder.base, network, uncentred, encoder.active, encoder.class_names)
 
 
-def make_settings(labels: NDArray[np.int64], plan: Plan) -> Settings:
+def make_settings(labels: NDArray[np.int64], plan: FitPlan) -> Settings:
     """Batches and steps that suit the data; the steps are bounded, so that large data is quick."""
     count = int(labels.max()) + 1
     classes = min(CLASSES, count)
@@ -176,12 +180,6 @@ def _enough_of_each(labels: NDArray[np.int64], least: int) -> NDArray[np.int64]:
     turns = np.arange(len(owners)) - np.repeat(np.cumsum(missing) - missing, missing)
     again = order[firsts[owners] + turns % sizes[owners]]
     return np.concatenate([np.arange(len(labels)), again])
-
-
-SAMPLE = 20_000  # items whose spread around their class is measured, at most
-WIDEST = 4_096  # numbers in a vector, above which the spread counts as even
-SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
-BLOCK = 8_192  # items that are centred and summed at once
 
 
 def discriminant(

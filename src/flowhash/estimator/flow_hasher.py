@@ -22,20 +22,23 @@ from sklearn.utils.validation import check_is_fitted
 
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.estimator.fit_encoder import Plan, learn_encoder, without_centre
-from flowhash.estimator.hasher_files import load, portable, restored, save
+from flowhash.estimator.fit_encoder import FitPlan, learn_encoder, without_centre
+from flowhash.estimator.hasher_files import load_hasher, portable, restored, save_hasher
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
 from flowhash.estimator.item_index import (
-    METRICS,
+    METRIC_NAMES,
     ROWS,
     add_items,
     check_unchanged,
     encode_stored,
     new_table,
-    search,
+    search_items,
 )
-from flowhash.learn import LOSSES
+from flowhash.learn import DEFAULT_PENALTY, LOSSES
 from flowhash.table import MOST_BUCKETS, HashTable, Hits
+
+# Which of scikit-learn's checks do not pass, and why.
+EXPECTED_FAILED_CHECKS: dict[str, str] = {}
 
 
 class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -97,7 +100,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         "hidden": ["array-like"],
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "rank": [StrOptions({"input", "codes"})],
-        "metric": [StrOptions(set(METRICS))],
+        "metric": [StrOptions(set(METRIC_NAMES))],
         "output": [StrOptions({"codes", "distance", "connectivity"})],
         "device": [str],
         "random_state": ["random_state"],
@@ -113,14 +116,13 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     effective_metric_: str  # what it was fitted with; ``metric`` may have been set since
     _numbers: NDArray[np.int64]  # of each item's class, -1 where it is not known
 
-    # from FlowHasher
     def __init__(
         self,
         buckets: int = 256,
         active: int = 1,
         *,
         n_neighbors: int = 5,
-        penalty: float = 0.5,
+        penalty: float = DEFAULT_PENALTY,
         loss: str = "triplet",
         hidden: tuple[int, ...] = (),
         steps: int | str = "auto",
@@ -145,25 +147,6 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.random_state = random_state
         self.verbose = verbose
 
-    @classmethod
-    def load(cls, folder: str | Path) -> FlowHasher:
-        """Read what ``save`` wrote; it answers as the one that was saved.
-
-        Raises:
-            InputError: there is none, or it is of a newer FlowHash.
-            DamagedFileError: a file is damaged; the message names it.
-        """
-        return load(cls, Path(folder).expanduser())
-
-    @property
-    def partial_fit(self) -> NoReturn:
-        """There is none: it would have to learn anew. ``add`` puts more items into the table."""
-        raise AttributeError(
-            "FlowHasher has no partial_fit, because the buckets are learned from all items at "
-            "once: fit a first part that has every class, then put in the others with add(X, y); "
-            "or fit again with all of them"
-        )
-
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
     def fit(self, X: Any, y: Any = None) -> FlowHasher:  # noqa: N803
         """Learn the buckets, and put the items into a table.
@@ -182,13 +165,13 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """
         # Nothing is kept before all is done: a fit that fails leaves what was fitted before.
         reader = clone(self)
-        metric = METRICS[self.metric]
+        metric = METRIC_NAMES[self.metric]
         items = read_items(reader, X, reset=True, unit=metric == "cosine")
         classes, numbers = read_classes(self, y, len(items))
         names = tuple(str(name) for name in classes)
         known = numbers >= 0
         learned = items if known.all() else items[known]
-        encoder = learn_encoder(learned, numbers[known], names, Plan.of(self))
+        encoder = learn_encoder(learned, numbers[known], names, FitPlan.of(self))
         if metric == "inner":
             encoder = without_centre(encoder)
         table = new_table(encoder, metric)
@@ -199,6 +182,15 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
         self.classes_, self._numbers, self.effective_metric_ = classes, numbers, metric
         return self
+
+    @property
+    def partial_fit(self) -> NoReturn:
+        """There is none: it would have to learn anew. ``add`` puts more items into the table."""
+        raise AttributeError(
+            "FlowHasher has no partial_fit, because the buckets are learned from all items at "
+            "once: fit a first part that has every class, then put in the others with add(X, y); "
+            "or fit again with all of them"
+        )
 
     def add(self, X: Any, y: Any = None) -> NDArray[np.int64]:  # noqa: N803
         """Put more items into the table; the buckets stay as they were learned.
@@ -231,35 +223,6 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self._numbers = np.concatenate((self._numbers, numbers))
         self.n_samples_fit_ = len(self.table_)
         return added
-
-    def transform(self, X: Any) -> csr_matrix:  # noqa: N803
-        """The codes of items; or their neighbours, as ``output`` says.
-
-        Args:
-            X: embeddings [n, features].
-
-        Returns:
-            float32 [n, buckets] with k ones a row; or a graph [n, n_samples_fit_] with
-            ``n_neighbors`` neighbours, one more with ``output="distance"``, as
-            ``KNeighborsTransformer`` has it.
-        """
-        check_is_fitted(self)
-        if self.output != "codes":
-            more = 1 if self.output == "distance" else 0
-            return self.kneighbors_graph(X, self.n_neighbors + more, self.output)
-        codes = self.encoder_.encode(self._items(X), ROWS, self.device).codes  # ascending
-        ends = np.arange(len(codes) + 1) * self.encoder_.active
-        ones = np.ones(codes.size, np.float32)
-        return csr_matrix((ones, codes.ravel(), ends), (len(codes), self.encoder_.buckets))
-
-    def save(self, folder: str | Path) -> None:
-        """Write the fitted estimator to a folder, in place of one that is there; see ``load``.
-
-        JSON, safetensors and a table; no pickle. Killed at any moment, it leaves the old one or
-        the new one. A ``random_state`` that is not a number is not stored.
-        """
-        check_is_fitted(self)
-        save(self, Path(folder).expanduser())
 
     def search(
         self,
@@ -324,6 +287,26 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         distances, ids = self.kneighbors(X, n_neighbors)
         return graph(ids, distances if mode == "distance" else None, self.n_samples_fit_)
 
+    def transform(self, X: Any) -> csr_matrix:  # noqa: N803
+        """The codes of items; or their neighbours, as ``output`` says.
+
+        Args:
+            X: embeddings [n, features].
+
+        Returns:
+            float32 [n, buckets] with k ones a row; or a graph [n, n_samples_fit_] with
+            ``n_neighbors`` neighbours, one more with ``output="distance"``, as
+            ``KNeighborsTransformer`` has it.
+        """
+        check_is_fitted(self)
+        if self.output != "codes":
+            more = 1 if self.output == "distance" else 0
+            return self.kneighbors_graph(X, self.n_neighbors + more, self.output)
+        codes = self.encoder_.encode(self._items(X), ROWS, self.device).codes  # ascending
+        ends = np.arange(len(codes) + 1) * self.encoder_.active
+        ones = np.ones(codes.size, np.float32)
+        return csr_matrix((ones, codes.ravel(), ends), (len(codes), self.encoder_.buckets))
+
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The commonest label of each query's neighbours, as ``KNeighborsClassifier`` has it.
 
@@ -382,6 +365,25 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             )
         return float(right.sum() / (found >= 0).sum())
 
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder, in place of one that is there; see ``load``.
+
+        JSON, safetensors and a table; no pickle. Killed at any moment, it leaves the old one or
+        the new one. A ``random_state`` that is not a number is not stored.
+        """
+        check_is_fitted(self)
+        save_hasher(self, Path(folder).expanduser())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> FlowHasher:
+        """Read what ``save`` wrote; it answers as the one that was saved.
+
+        Raises:
+            InputError: there is none, or it is of a newer FlowHash.
+            DamagedFileError: a file is damaged; the message names it.
+        """
+        return load_hasher(cls, Path(folder).expanduser())
+
     def __getstate__(self) -> dict[str, Any]:
         return portable(self, super().__getstate__())
 
@@ -417,7 +419,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         top = whole_neighbours(
             self.n_neighbors if n_neighbors is None else n_neighbors, self.n_samples_fit_, X is None
         )
-        found = search(self.table_, queries, top, X is None, **options)
+        found = search_items(self.table_, queries, top, X is None, **options)
         found.distances = self._distances(found.distances)
         return found
 

@@ -51,7 +51,7 @@ CLASSES: dict[str, tuple[type, ...]] = {"dtype": (str,), "values": (list,)}
 Kind = TypeVar("Kind", bound="FlowHasher")
 
 
-def save(hasher: FlowHasher, folder: Path) -> None:
+def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     """Write a new sub-folder, then the record that names it, then remove older ones."""
     metric = hasher.effective_metric_
     number = FORMAT if metric == "inner" else BEFORE_INNER
@@ -70,7 +70,7 @@ def save(hasher: FlowHasher, folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def load(kind: type[Kind], folder: Path) -> Kind:
+def load_hasher(kind: type[Kind], folder: Path) -> Kind:
     """Read what :func:`save` wrote, whole: damage is found now, not in an answer."""
     path = folder / RECORD
     if not path.is_file():

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from flowhash.encoder import Encoded, Encoder
 from flowhash.errors import InputError
-from flowhash.networks import device_of, outputs
+from flowhash.networks import device_of, run_networks
 from flowhash.table import HashTable, Hits
 
 ROWS = 8_192  # items that are encoded at once
-METRICS = {  # the names that people know them by
+METRIC_NAMES = {  # the names that people know them by
     "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
     "inner": "inner", "ip": "inner", "dot": "inner",
 }  # fmt: skip
@@ -68,11 +68,13 @@ def encode_stored(encoder: Encoder, table: HashTable, device: str) -> Encoded:
     chosen = device_of(device)
     blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
     network = encoder.hash.to(chosen)
-    made = np.concatenate([part for (part,) in outputs([network], blocks, chosen)])
+    made = np.concatenate([part for (part,) in run_networks([network], blocks, chosen)])
     return Encoded(embeddings, made, encoder.active, encoder.fingerprint)
 
 
-def search(table: HashTable, queries: Encoded, top: int, itself: bool, **options: Any) -> Hits:
+def search_items(
+    table: HashTable, queries: Encoded, top: int, itself: bool, **options: Any
+) -> Hits:
     """Search; with ``itself`` query i is item i of the table, which is neither found nor scanned.
 
     Where many items are the same as the query, it may not be among the nearest; then the last of

@@ -51,23 +51,26 @@ if TYPE_CHECKING:  # for other rooms
         measure_solver as measure_solver,
         solver_figure as solver_figure,
     )
+    from flowhash.evaluate.output.result_grid import (
+        between as between,
+        signed as signed,
+        terminal_grid as terminal_grid,
+    )
     from flowhash.evaluate.output.write_results import (
         write_evaluation as write_evaluation,
         write_reproduction as write_reproduction,
     )
     from flowhash.evaluate.reproduction.experiment_plan import make_plan as make_plan
     from flowhash.evaluate.reproduction.trained_networks import Trainings as Trainings
+    from flowhash.evaluate.results import (
+        group_seeds as group_seeds,
+        lead_over as lead_over,
+        leads_all as leads_all,
+    )
 
 if TYPE_CHECKING:  # for the benchmarks
     from flowhash.evaluate.comparison.methods import fit_classifier as fit_classifier
-    from flowhash.evaluate.output.result_grid import (
-        between as between,
-        group_seeds as group_seeds,
-        leads_all as leads_all,
-        signed as signed,
-    )
     from flowhash.evaluate.output.write_results import machine as machine
     from flowhash.evaluate.reproduction.encoding_cache import Encodings as Encodings
-    from flowhash.evaluate.results import lead_over as lead_over
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

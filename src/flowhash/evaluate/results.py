@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,17 @@ METHODS = {
     "flowhash-free": "FlowHash, λ = 0",
     "flowhash-own": "FlowHash, ranked by itself",
 }
-
+# What is searched, in order, as a heading says it; other names are headings as they are.
+TABLES = {
+    "train": "Train table",
+    "test": "Test table",
+    "validation": "Validation table",
+    "unseen": "Unseen classes",
+}
 
 Leads = dict[str, dict[str, list[float]]]  # by rival and quantity: an interval
+Draws = dict[str, NDArray[np.float64]]  # by quantity: its value in each draw of the queries
+Key = tuple[str, str, int | None]  # method, table, k
 
 
 @dataclass(frozen=True)
@@ -125,6 +134,119 @@ class Row:
         return cls(**{name: value for name, value in values.items() if name in known})
 
 
+Value = Callable[[Row], float | None]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number over seeds.
+
+    Attributes:
+        mean: over all seeds that have it.
+        deviation: the sample standard deviation (n − 1); None for one seed.
+    """
+
+    mean: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class MergedRow:
+    """All seeds of one method on one table at one k."""
+
+    method: str
+    table: str
+    k: int | None
+    rows: tuple[Row, ...]
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all others of an experiment."""
+        return self.method, self.table, self.k
+
+    @property
+    def label(self) -> str:
+        """What people call the method."""
+        return method_label(self.method)
+
+    @property
+    def note(self) -> str:
+        """What must be known of it; where seeds differ, all of it."""
+        return "; ".join(dict.fromkeys(row.note for row in self.rows if row.note))
+
+    def measure(self, value: Value) -> Measure | None:
+        """Mean and deviation of what ``value`` reads from a row; None if no row has it."""
+        found = [value(row) for row in self.rows]
+        known = [number for number in found if number is not None and not math.isnan(number)]
+        if not known:
+            return None
+        if len(known) == 1:
+            return Measure(float(known[0]))
+        return Measure(float(np.mean(known)), float(np.std(known, ddof=1)))
+
+    def mean(self, value: Value) -> float | None:
+        """The mean alone."""
+        found = self.measure(value)
+        return None if found is None else found.mean
+
+
+def merge_seeds(rows: Iterable[Row]) -> list[MergedRow]:
+    """One for each table, k and method, in the order of a printed table."""
+    found: dict[Key, list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.method, row.table, row.k), []).append(row)
+    merged = [MergedRow(*key, tuple(same)) for key, same in found.items()]
+    return sorted(merged, key=_place)
+
+
+def group_seeds(rows: Sequence[Row]) -> dict[Key, tuple[Row, ...]]:
+    """The rows of one experiment by method, table and k: one a seed.
+
+    Raises:
+        InputError: a method is not known, or two rows have the same seed, as when rows of two
+            losses are mixed: their mean would be of nothing.
+    """
+    merged = merge_seeds(rows)
+    for each in merged:
+        if each.method not in METHODS:
+            raise InputError(f"method is {each.method!r}; expected one of {', '.join(METHODS)}")
+        seeds = [row.seed for row in each.rows]
+        twice = [seed for place, seed in enumerate(seeds) if seed in seeds[:place]]
+        if twice:
+            raise InputError(
+                f"two rows are {each.method} on {each.table} with k = {each.k} and seed "
+                f"{twice[0]}; expected one. Make a table for each experiment"
+            )
+    return {each.key: each.rows for each in merged}
+
+
+def _place(merged: MergedRow) -> tuple[int, str, int, int, str]:
+    # Exhaustive search has no k and comes first; what nobody has named yet comes last.
+    tables = list(TABLES)
+    table = tables.index(merged.table) if merged.table in TABLES else len(tables)
+    return table, merged.table, merged.k or 0, method_order(merged.method), merged.method
+
+
+def method_label(method: str) -> str:
+    """What people call a method; a name that is no key stands for itself."""
+    return METHODS.get(method, method)
+
+
+def method_order(method: str) -> int:
+    """Where a method stands among those of one k."""
+    return list(METHODS).index(method) if method in METHODS else len(METHODS)
+
+
+def table_heading(table: str) -> str:
+    """The heading of a searched table."""
+    return TABLES.get(table, f"{table} table")
+
+
+def active_counts(merged: Iterable[MergedRow]) -> list[int]:
+    """Every k that is there, ascending."""
+    return sorted({each.k for each in merged if each.k is not None})
+
+
 def rivals(row: Row, rows: Iterable[Row]) -> list[Row]:
     """Whom a row of FlowHash has to lead, among ``rows``; nobody for other methods.
 
@@ -164,6 +286,25 @@ def lead_over(rows: Sequence[Row], name: str, field: str) -> tuple[float, float]
     """
     drawn = widest(rows, lambda row: row.over_seeds.get(name, {}).get(field))
     return drawn or widest(rows, lambda row: row.leads.get(name, {}).get(field))
+
+
+def leads_all(field: str, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
+    """Whether FlowHash leads every rival with the whole interval above zero, over all seeds.
+
+    Rows without intervals, of an older FlowHash, lead nobody.
+
+    Args:
+        field: of the row, one of those of ``Row.leads``; nothing leads in others.
+        rows: of all methods.
+        key: of the rows that may lead.
+    """
+    ours = rows.get(key, ())
+    if key[0] != "flowhash" or not ours:
+        return False
+    every = [row for group in rows.values() for row in group]
+    names = {rival_name(rival, row) for row in ours for rival in rivals(row, every)}
+    leads = [lead_over(ours, name, field) for name in names]
+    return bool(leads) and all(lead is not None and lead[0] > 0 for lead in leads)
 
 
 def widest(

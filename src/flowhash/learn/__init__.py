@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from flowhash.learn.train_encoder import train as train, train_base as train_base
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.learn.checkpoints import Checkpoints as Checkpoints
-    from flowhash.learn.distributed import join as join
+    from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
     from flowhash.learn.stages import hash_start as hash_start
-    from flowhash.learn.training_log import read_journal as read_journal
+    from flowhash.learn.training.checkpoints import Checkpoints as Checkpoints
+    from flowhash.learn.training.process_group import join_processes as join_processes
+    from flowhash.learn.training.training_log import read_journal as read_journal
 
 if TYPE_CHECKING:  # for the benchmarks
-    from flowhash.learn.batch_codes import Coder as Coder
+    from flowhash.learn.batch_coder import BatchCoder as BatchCoder
     from flowhash.learn.losses import MetricLoss as MetricLoss
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -45,7 +45,7 @@ class WithLabels:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """One process's part of a global batch: its inputs, and the labels of all."""
 
     step: int
@@ -83,7 +83,7 @@ class Batches:
         self.seed = seed
         self.rank, self.world = rank, world
 
-    def make(self, step: int) -> Batch:
+    def make(self, step: int) -> TrainingBatch:
         """The batch of one step."""
         positions, labels = self.sampler.batch(step)
         items = self.data.take(share(positions, self.rank, self.world))
@@ -94,11 +94,11 @@ class Batches:
             draws = self.augmentation.draw(len(positions), generator)
             own = share(draws, self.rank, self.world)
             inputs = self.preprocessing.augmented(items, own, self.augmentation)
-        return Batch(step, torch.from_numpy(inputs), labels)
+        return TrainingBatch(step, torch.from_numpy(inputs), labels)
 
-    def between(self, start: int, end: int) -> Iterator[Batch]:
+    def between(self, start: int, end: int) -> Iterator[TrainingBatch]:
         """Batches ``start`` to ``end``, made up to two ahead. An error arrives where it belongs."""
-        ready: queue.Queue[Batch | BaseException] = queue.Queue(AHEAD)
+        ready: queue.Queue[TrainingBatch | BaseException] = queue.Queue(AHEAD)
         stop = threading.Event()
         maker = threading.Thread(target=self._fill, args=(ready, stop, start, end), daemon=True)
         maker.start()
@@ -117,7 +117,7 @@ class Batches:
     def _fill(self, ready: queue.Queue[Any], stop: threading.Event, start: int, end: int) -> None:
         for step in range(start, end):
             try:
-                made: Batch | BaseException = self.make(step)
+                made: TrainingBatch | BaseException = self.make(step)
             except BaseException as error:
                 made = error
             ready.put(made)

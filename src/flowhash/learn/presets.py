@@ -26,16 +26,17 @@ import numpy as np
 
 from flowhash.data import Splits
 from flowhash.errors import InputError
-from flowhash.learn.settings import Schedule, Settings, Stage
+from flowhash.learn.settings import DEFAULT_PENALTY, NPAIRS_PENALTY, Schedule, Settings, Stage
 
 NIN_DECAY, NIN_HEAD_DECAY = 4e-5, 5e-4
 SMALL = 5000  # images; fewer fill half a network's width, at a quarter of the time
+METHOD_WIDTH = 16  # of the residual network: a third of the time of 32
+METHOD_STEPS = {"base": 12_000, "hash": 2_000}
 
 
 def _paper_cifar100(loss: str) -> Settings:
     npairs = loss == "npairs"
     outputs = 64 if npairs else 256
-    # λ is half of the cost step: 0.3 for npairs, 1.0 for triplet.
     return Settings(
         backbone={"name": "nin"},
         base=Stage(
@@ -59,7 +60,7 @@ def _paper_cifar100(loss: str) -> Settings:
             backbone_rate=0.1,
             schedule=Schedule(at=(40_000,)),
         ),
-        penalty=0.15 if npairs else 0.5,
+        penalty=NPAIRS_PENALTY if npairs else DEFAULT_PENALTY,
         validate_every=5_000,
         checkpoint_every=1_000,
     )
@@ -93,14 +94,10 @@ def _paper_imagenet32(loss: str) -> Settings:
             schedule=Schedule(at=(15_000, 30_000) if npairs else (30_000, 60_000), factor=0.3),
             start="small",  # the released code's, for ImageNet only
         ),
-        penalty=5.0 if npairs else 0.5,
+        penalty=5.0 if npairs else DEFAULT_PENALTY,
         validate_every=10_000,
         checkpoint_every=1_000,
     )
-
-
-METHOD_WIDTH = 16  # of the residual network: a third of the time of 32
-METHOD_STEPS = {"base": 12_000, "hash": 2_000}
 
 
 def _method_cifar100(loss: str) -> Settings:
@@ -194,7 +191,9 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     every: dict[str, Any] = {"validate_every": max(50, steps // 6), "checkpoint_every": 200}
     if splits.preprocessing.kind == "vectors":
         network: dict[str, Any] = {"name": "mlp", "hidden": [512]}
-        return Settings(network, None, hashing, active=active, penalty=0.5, augment=None, **every)
+        return Settings(
+            network, None, hashing, active=active, penalty=DEFAULT_PENALTY, augment=None, **every
+        )
     base = Stage(
         loss="cross-entropy",
         outputs=128,
@@ -212,7 +211,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     if len(train) < SMALL:
         network["width"] = 16
     hashing = dataclasses.replace(hashing, steps=max(200, steps // 3), backbone_rate=0.1)
-    return Settings(network, base, hashing, active=active, penalty=0.5, **every)
+    return Settings(network, base, hashing, active=active, penalty=DEFAULT_PENALTY, **every)
 
 
 def _digits() -> Settings:
@@ -230,7 +229,7 @@ def _digits() -> Settings:
         backbone={"name": "mlp", "hidden": [256]},
         base=dataclasses.replace(stage, loss_options={"margin": 0.3}),
         hash=stage,
-        penalty=0.5,
+        penalty=DEFAULT_PENALTY,
         augment=None,
         validate_every=100,
         checkpoint_every=100,

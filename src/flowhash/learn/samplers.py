@@ -1,4 +1,9 @@
-"""Which items make a batch: classes and items in turn, evenly, the same for the same seed."""
+"""Which items make a batch: classes and items in turn, evenly, the same for the same seed.
+
+pytorch-metric-learning's ``MPerClassSampler`` draws each batch anew from one generator of the whole
+process: some items come up several times before others come up once, and a run could not go on in
+the middle of an epoch bit for bit. Here a batch is a function of the seed and the step.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.argument_checks import whole_number
 from flowhash.compile import inner_kernel
-from flowhash.data import checked_pairs, whole_number
+from flowhash.data import checked_pairs
 from flowhash.errors import InputError
 
 

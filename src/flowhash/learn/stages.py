@@ -14,18 +14,21 @@ from torch import Tensor, nn
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.batch_codes import Coder
+from flowhash.learn.batch_coder import BatchCoder
 from flowhash.learn.batches import Batches, Sampler, WithLabels
-from flowhash.learn.checkpoints import Checkpoints, PassingCheckpoints
-from flowhash.learn.distributed import Processes, join
 from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
-from flowhash.learn.training_loop import Job, run
-from flowhash.learn.validation import Validation, embed
-from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, Plain, build_backbone
+from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
+from flowhash.learn.training.process_group import Processes, join_processes
+from flowhash.learn.training.training_loop import StageRun, train_stage
+from flowhash.learn.training.validation import Validation, embed
+from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, PlainVectors, build_backbone
 
 BASE, HASH = 1, 2  # numbers of the stages, for seeds
+SAMPLE = 64  # items of a class whose mean is taken, at most
+QUIET = 0.1  # factor on the outputs that no class starts at
+SMALL = 0.01  # σ of the authors' hash layer for ImageNet
 
 
 class Stages:
@@ -103,9 +106,9 @@ class Stages:
         loss = self._loss(stage)
         network = EmbeddingNetwork(self._backbone(backbone), stage.outputs, loss.unit)
         network = network.to(self.processes.device)
-        job = self._job("base", stage, network, loss, BASE)
-        job.validate = self._validation(stage, None, None)
-        return network, self._train(job)
+        run = self._run("base", stage, network, loss, BASE)
+        run.validate = self._validation(stage, None, None)
+        return network, self._train(run)
 
     def hash(
         self, base: EmbeddingNetwork, backbone: nn.Module | None, record: dict[str, Any]
@@ -113,13 +116,13 @@ class Stages:
         """Algorithm 1: a copy of the base network with a new last layer, learned with its codes."""
         stage, settings = self.settings.hash, self.settings
         network, loss = self.start(base, backbone)
-        job = self._job("hash", stage, network, loss, HASH)
+        run = self._run("hash", stage, network, loss, HASH)
         if loss.coded:
-            job.coder = Coder(settings.active, settings.penalty)
+            run.coder = BatchCoder(settings.active, settings.penalty)
         ranker = base if settings.rank == "base" else None
-        job.validate = self._validation(stage, settings.active, ranker)
-        job.before = record.get("journal", 0)
-        self._train(job)
+        run.validate = self._validation(stage, settings.active, ranker)
+        run.before = record.get("journal", 0)
+        self._train(run)
         return network
 
     def start(
@@ -150,14 +153,14 @@ class Stages:
             return nn.functional.normalize(trained.part("loss")["weight"])
         return class_directions(base, self.splits.train, self.splits.preprocessing)
 
-    def _job(
+    def _run(
         self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss, number: int
-    ) -> Job:
+    ) -> StageRun:
         batches = self._batches(stage, number)
-        return Job(name, stage, network, loss, batches, self.checkpoints[name])
+        return StageRun(name, stage, network, loss, batches, self.checkpoints[name])
 
-    def _train(self, job: Job) -> dict[str, Any]:
-        return run(job, self.settings, self.folder, self.processes, self.quiet)
+    def _train(self, run: StageRun) -> dict[str, Any]:
+        return train_stage(run, self.settings, self.folder, self.processes, self.quiet)
 
     def _loss(self, stage: Stage) -> MetricLoss:
         options = stage.loss_options
@@ -258,17 +261,12 @@ def hash_start(
         device: "auto", "cpu" or "cuda".
     """
     ways = None if directions is None else np.asarray(directions)
-    stages = Stages(splits, settings, None, join(device), None, True, ways)
+    stages = Stages(splits, settings, None, join_processes(device), None, True, ways)
     stages.check(base, (HASH,))
     with torch.random.fork_rng():  # the caller's random numbers are left alone
         ranker, _ = stages.base(None, base)
         network, _ = stages.start(ranker, None)
     return network.eval()
-
-
-SAMPLE = 64  # items of a class whose mean is taken, at most
-QUIET = 0.1  # factor on the outputs that no class starts at
-SMALL = 0.01  # σ of the authors' hash layer for ImageNet
 
 
 def start_small(network: EmbeddingNetwork) -> None:
@@ -332,7 +330,7 @@ def _scores(
     weights, added = directions[:, : base.outputs], directions[:, base.outputs :].sum(1)
     if isinstance(base.head, nn.Linear):
         return weights @ base.head.weight, weights @ base.head.bias + added
-    if not isinstance(network.backbone, Plain):
+    if not isinstance(network.backbone, PlainVectors):
         raise InputError(
             'start is "classes" and the base ranks by vectors as they are, but the network has '
             'layers before its last one; choose the backbone "linear", or start="random"'

@@ -15,10 +15,10 @@ from torch import nn
 from flowhash.data import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.distributed import join
-from flowhash.learn.run_folder import claim, origin_of
 from flowhash.learn.settings import Settings
 from flowhash.learn.stages import BASE, Stages
+from flowhash.learn.training.process_group import join_processes
+from flowhash.learn.training.run_folder import claim, origin_of
 from flowhash.networks import EmbeddingNetwork
 
 
@@ -64,7 +64,7 @@ def train(
         KeyboardInterrupt: Ctrl-C or SIGTERM; the same call goes on.
     """
     folder = None if folder is None else Path(folder)
-    processes = join(device)
+    processes = join_processes(device)
     if isinstance(base, Encoder):
         splits = _prepared_for(base, splits)
     known = None if pairs is None else np.asarray(pairs)
@@ -120,7 +120,7 @@ def train_base(
     if settings.base is None:
         raise InputError("the settings have no base stage; give settings with one to train it")
     folder = Path(folder)
-    processes = join(device)
+    processes = join_processes(device)
     known = None if pairs is None else np.asarray(pairs)
     stages = Stages(splits, settings, folder, processes, known, quiet)
     stages.check(None, (BASE,))

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # for other rooms
     from flowhash.networks.backbone_registry import VECTOR_BACKBONES as VECTOR_BACKBONES
     from flowhash.networks.embedding_network import (
-        Mirrored as Mirrored,
+        MirroredBackbone as MirroredBackbone,
         device_of as device_of,
         unit_vectors as unit_vectors,
     )
-    from flowhash.networks.network_outputs import outputs as outputs
-    from flowhash.networks.vector_backbones import Plain as Plain
+    from flowhash.networks.network_outputs import run_networks as run_networks
+    from flowhash.networks.vector_backbones import PlainVectors as PlainVectors
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

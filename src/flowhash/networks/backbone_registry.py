@@ -25,9 +25,9 @@ def _residual(**options: Any) -> nn.Module:
 
 
 def _linear(**options: Any) -> nn.Module:
-    from flowhash.networks.vector_backbones import Plain
+    from flowhash.networks.vector_backbones import PlainVectors
 
-    return Plain(**options)
+    return PlainVectors(**options)
 
 
 def _mlp(**options: Any) -> nn.Module:
@@ -51,9 +51,9 @@ def _timm(**options: Any) -> nn.Module:
 
 
 def _mirrored(backbone: Mapping[str, Any], hub: bool = True) -> nn.Module:
-    from flowhash.networks.embedding_network import Mirrored
+    from flowhash.networks.embedding_network import MirroredBackbone
 
-    return Mirrored(build_backbone(backbone, hub))
+    return MirroredBackbone(build_backbone(backbone, hub))
 
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {

@@ -12,35 +12,6 @@ from torch.nn import functional
 from flowhash.errors import InputError
 
 BLOCK = 16  # channels in a block of oneDNN's: 8 with AVX2, 16 with AVX-512
-
-
-def set_layout(network: nn.Module) -> torch.memory_format:
-    """Put the weights into the layout that the network's images should have, and return it.
-
-    oneDNN's and cuDNN's convolutions are fastest on channels-last, by nearly half on a CPU. But
-    oneDNN (3.12, as torch 2.13 brings it; https://github.com/uxlfoundation/oneDNN/issues/6035) has
-    a fault in the gradient of a strided 1×1 convolution's weights, as in a residual network's
-    shortcuts: on channels-last images of fewer channels than a block has it writes behind its
-    workspace. Seen here with AVX2, stride 2 and 2 to 7 channels going in: the process ends. The
-    report also has wrong gradients and a process that hangs, and AVX-512 below 16 channels, where
-    the one machine that was tried here showed nothing.
-
-    No write out of place was found, with AVX2 and AVX-512 and 1 to 16 channels in and out, on
-    contiguous images, in the forward pass, in the gradient of the images, and in 1×1 convolutions
-    of stride 1, 3×3 and 5×5 ones of stride 1 and 2; nor from 8 channels on, where gradients were
-    right too. The report did not look at channels that fill their last block in part. So a network
-    with such a convolution is contiguous unless its blocks are full.
-    """
-    layout = torch.channels_last
-    for layer in network.modules():
-        if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1}:
-            continue
-        if max(layer.stride) > 1 and layer.in_channels % BLOCK:
-            layout = torch.contiguous_format
-    network.to(memory_format=layout)  # type: ignore[call-overload]
-    return layout
-
-
 SLOPE = 1 / 5.5
 FEATURES = 192
 
@@ -144,7 +115,7 @@ class Residual(nn.Module):
         for stage, count in enumerate(blocks):
             for block in range(count):
                 outputs = width * 2**stage
-                layers.append(_Block(channels, outputs, 2 if stage and not block else 1))
+                layers.append(_ResidualBlock(channels, outputs, 2 if stage and not block else 1))
                 channels = outputs
         self.features = channels
         self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -158,7 +129,7 @@ class Residual(nn.Module):
         return self.layers(images.contiguous(memory_format=self.layout))  # type: ignore[no-any-return]
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -175,3 +146,30 @@ class _Block(nn.Module):
         inner = functional.relu(self.first_norm(self.first(images)), inplace=True)
         inner = self.second_norm(self.second(inner))
         return functional.relu(inner + self.shortcut(images), inplace=True)
+
+
+def set_layout(network: nn.Module) -> torch.memory_format:
+    """Put the weights into the layout that the network's images should have, and return it.
+
+    oneDNN's and cuDNN's convolutions are fastest on channels-last, by nearly half on a CPU. But
+    oneDNN (3.12, as torch 2.13 brings it; https://github.com/uxlfoundation/oneDNN/issues/6035) has
+    a fault in the gradient of a strided 1×1 convolution's weights, as in a residual network's
+    shortcuts: on channels-last images of fewer channels than a block has it writes behind its
+    workspace. Seen here with AVX2, stride 2 and 2 to 7 channels going in: the process ends. The
+    report also has wrong gradients and a process that hangs, and AVX-512 below 16 channels, where
+    the one machine that was tried here showed nothing.
+
+    No write out of place was found, with AVX2 and AVX-512 and 1 to 16 channels in and out, on
+    contiguous images, in the forward pass, in the gradient of the images, and in 1×1 convolutions
+    of stride 1, 3×3 and 5×5 ones of stride 1 and 2; nor from 8 channels on, where gradients were
+    right too. The report did not look at channels that fill their last block in part. So a network
+    with such a convolution is contiguous unless its blocks are full.
+    """
+    layout = torch.channels_last
+    for layer in network.modules():
+        if not isinstance(layer, nn.Conv2d) or set(layer.kernel_size) != {1}:
+            continue
+        if max(layer.stride) > 1 and layer.in_channels % BLOCK:
+            layout = torch.contiguous_format
+    network.to(memory_format=layout)  # type: ignore[call-overload]
+    return layout

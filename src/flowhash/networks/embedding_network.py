@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError
-from flowhash.networks.vector_backbones import Plain
+from flowhash.networks.vector_backbones import PlainVectors
 
 SHORTEST = 1e-6  # rows that are shorter count as zero
 
@@ -62,7 +62,7 @@ class EmbeddingNetwork(nn.Module):
     @property
     def passes_through(self) -> bool:
         """Whether it gives vectors as they are: no backbone, no last layer."""
-        return isinstance(self.backbone, Plain) and isinstance(self.head, nn.Identity)
+        return isinstance(self.backbone, PlainVectors) and isinstance(self.head, nn.Identity)
 
     def forward(self, items: Tensor) -> Tensor:
         """The embeddings [n, outputs]."""
@@ -99,7 +99,7 @@ def device_of(name: str) -> torch.device:
     return device
 
 
-class Mirrored(nn.Module):
+class MirroredBackbone(nn.Module):
     """The mean of a backbone's features of an image and of its mirror image, left to right.
 
     It is for searching, after a training that mirrored images at random: two forward passes for
@@ -113,7 +113,7 @@ class Mirrored(nn.Module):
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
-        if isinstance(backbone, Mirrored):  # each more would double the work for nothing
+        if isinstance(backbone, MirroredBackbone):  # each more would double the work for nothing
             raise InputError("the backbone is mirrored already; mirror it once")
         self.inner = backbone
         self.features = backbone.features

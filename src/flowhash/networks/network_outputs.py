@@ -29,7 +29,7 @@ def _survive_forks() -> None:
         os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
-def outputs(
+def run_networks(
     networks: Sequence[nn.Module], batches: Iterable[NDArray[np.float32]], device: torch.device
 ) -> Iterator[list[NDArray[np.float32]]]:
     """What each network makes of each batch [n, …], as float32 [n, outputs] arrays.

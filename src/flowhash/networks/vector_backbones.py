@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from flowhash.errors import InputError
 
 
-class Plain(nn.Module):
+class PlainVectors(nn.Module):
     """Vectors as they are: [n, inputs] -> [n, inputs]. With a head it is a linear map."""
 
     def __init__(self, inputs: int) -> None:

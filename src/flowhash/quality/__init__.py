@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     )
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.quality.paired_bootstrap import LEVEL as LEVEL, RESAMPLES as RESAMPLES
+    from flowhash.quality.paired_bootstrap import (
+        CONFIDENCE_LEVEL as CONFIDENCE_LEVEL,
+        RESAMPLES as RESAMPLES,
+    )
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

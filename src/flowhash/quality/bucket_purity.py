@@ -12,6 +12,7 @@ from flowhash.compile import kernel
 from flowhash.errors import InputError
 
 NOTHING = 1e-12
+LEAST = 1e-18  # share of the largest probability below which terms do not count
 
 
 def normalised_information(counts: NDArray[np.int64]) -> float:
@@ -122,9 +123,6 @@ def _information(counts: NDArray[np.int64]) -> tuple[float, float]:
 def _entropy(share: NDArray[np.float64]) -> float:
     held = share[share > 0]
     return -float((held * np.log(held)).sum())
-
-
-LEAST = 1e-18  # share of the largest probability below which terms do not count
 
 
 def expected_information(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> float:

@@ -1,4 +1,4 @@
-"""A hash table with labels beside it, and the queries that are put to it."""
+"""``LabelledTable``, a hash table with labels beside it, and ``Queries`` that are put to it."""
 
 from __future__ import annotations
 

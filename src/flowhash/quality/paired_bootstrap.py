@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from flowhash.errors import InputError
 
 RESAMPLES = 2_000
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 AT_ONCE = 2_000_000  # weights of queries in memory at a time
 
 
@@ -52,7 +52,9 @@ def resampled_sums(
     return sums
 
 
-def percentile_interval(values: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float]:
+def percentile_interval(
+    values: NDArray[np.float64], level: float = CONFIDENCE_LEVEL
+) -> tuple[float, float]:
     """The percentile interval of what draws gave [resamples]: its low and its high end.
 
     Example:

@@ -1,4 +1,4 @@
-"""The paper's rules of evaluation, for queries in blocks against a labelled table."""
+"""Precision, recall and what a search scans, by the paper's rules, for queries in blocks."""
 
 from __future__ import annotations
 
@@ -61,6 +61,23 @@ class Measured:
     counts: NDArray[np.unsignedinteger] = field(compare=False, repr=False)
 
 
+@dataclass(frozen=True)
+class Quality:
+    """What a search among labelled items came to.
+
+    Attributes:
+        precision: Pr@K for each K asked for, each from 0 to 1.
+        speed_up: SUF, items in the table over items scanned at the plain k buckets.
+        loads: items in each bucket [d].
+        nmi: normalised mutual information of buckets and labels at k = 1, else None.
+    """
+
+    precision: dict[int, float]
+    speed_up: float
+    loads: NDArray[np.int64]
+    nmi: float | None
+
+
 def measure(
     index: LabelledTable,
     blocks: Iterable[Queries],
@@ -95,10 +112,39 @@ def measure(
         raise InputError(f"probe is {probe}; expected 1 to {index.buckets}, the number of buckets")
     sums = _Sums(tops, probe)
     for block in _in_pieces(blocks, _depth(index, tops, average)):
-        _Block(index, block, sums, exact, average).count()
+        _QueryBlock(index, block, sums, exact, average).count()
     if sums.queries == 0:
         raise InputError("there are no queries; expected one or more")
     return sums.measured(len(index))
+
+
+def search_quality(
+    activations: NDArray[np.float32],
+    embeddings: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    active: int,
+    tops: tuple[int, ...] = (1,),
+) -> Quality:
+    """Search each item among all the others, by the paper's rules; see ``measure``.
+
+    Args:
+        activations: [n, d].
+        embeddings: [n, dim], for ranking.
+        labels: [n].
+        active: k.
+        tops: the K of Pr@K.
+    """
+    count = len(labels)
+    if count < 2 or max(tops) > count - 1:
+        raise InputError(
+            f"there are {count} items and Pr@{max(tops)} is asked for; expected more items"
+        )
+    classes = int(labels.max()) + 1
+    index = LabelledTable(activations.shape[1], embeddings.shape[1], active, classes)
+    index.add(topk_codes(activations, active), embeddings, labels)
+    found = measure(index, [Queries(activations, embeddings, labels, np.arange(count))], tops)
+    nmi = normalised_information(index.counts) if active == 1 else None
+    return Quality(found.precision, found.speed_up, index.loads, nmi)
 
 
 def exact_answers(
@@ -183,7 +229,7 @@ class _Sums:
         return others * self.queries / max(scanned, 1)
 
 
-class _Block:
+class _QueryBlock:
     """One block of queries on its way through the table."""
 
     def __init__(
@@ -293,49 +339,3 @@ class _Block:
                 "of the buckets that the query opens; give the same activations to both, or "
                 "own=None"
             )
-
-
-@dataclass(frozen=True)
-class Quality:
-    """What a search among labelled items came to.
-
-    Attributes:
-        precision: Pr@K for each K asked for, each from 0 to 1.
-        speed_up: SUF, items in the table over items scanned at the plain k buckets.
-        loads: items in each bucket [d].
-        nmi: normalised mutual information of buckets and labels at k = 1, else None.
-    """
-
-    precision: dict[int, float]
-    speed_up: float
-    loads: NDArray[np.int64]
-    nmi: float | None
-
-
-def search_quality(
-    activations: NDArray[np.float32],
-    embeddings: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    active: int,
-    tops: tuple[int, ...] = (1,),
-) -> Quality:
-    """Search each item among all the others, by the paper's rules; see ``measure``.
-
-    Args:
-        activations: [n, d].
-        embeddings: [n, dim], for ranking.
-        labels: [n].
-        active: k.
-        tops: the K of Pr@K.
-    """
-    count = len(labels)
-    if count < 2 or max(tops) > count - 1:
-        raise InputError(
-            f"there are {count} items and Pr@{max(tops)} is asked for; expected more items"
-        )
-    classes = int(labels.max()) + 1
-    index = LabelledTable(activations.shape[1], embeddings.shape[1], active, classes)
-    index.add(topk_codes(activations, active), embeddings, labels)
-    found = measure(index, [Queries(activations, embeddings, labels, np.arange(count))], tops)
-    nmi = normalised_information(index.counts) if active == 1 else None
-    return Quality(found.precision, found.speed_up, index.loads, nmi)

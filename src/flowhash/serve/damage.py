@@ -10,7 +10,7 @@ from flowhash.engines import BrowsedEngine
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.serve.errors import LOG
 from flowhash.serve.schemas.responses import as_json, face
-from flowhash.table import HashTable, Segment, State, state_of
+from flowhash.table import HashTable, Segment, TableState, state_of
 
 KNOWN = 1000  # of each kind that are remembered; more need not be told apart
 AGAIN = 5.0  # seconds after which what is known is looked at again, although nothing was changed
@@ -31,7 +31,7 @@ class Damage:
         self._places: dict[str, tuple[str, int | None]] = {}
         self._items: dict[int | str, None] = {}
         self._lock = threading.Lock()
-        self._seen: weakref.ref[State] | None = None
+        self._seen: weakref.ref[TableState] | None = None
         self._looked = time.monotonic()
 
     def note(self, error: DamagedFileError) -> bool:
@@ -103,7 +103,7 @@ class Damage:
             for item in sound:
                 self._items.pop(item, None)
 
-    def _state(self) -> State | None:
+    def _state(self) -> TableState | None:
         """The state of a table of ours, unless it was closed."""
         try:
             return state_of(self._table) if isinstance(self._table, HashTable) else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.data import DRAFT, FORMATS, SIDE, fit_image, thumbnail
+from flowhash.data import DRAFT_FACTOR, IMAGE_FORMATS, PICTURE_SIDE, fit_image, thumbnail
 from flowhash.extras import require
 from flowhash.serve.errors import ProblemError
 
@@ -48,11 +48,11 @@ def _opened(content: bytes, size: tuple[int, int], max_pixels: int, name: str) -
     try:
         with warnings.catch_warnings():  # a large image is refused with words, not with a warning
             warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
-            image = pillow.open(io.BytesIO(content), formats=FORMATS)
+            image = pillow.open(io.BytesIO(content), formats=IMAGE_FORMATS)
         with image:
             _check_pixels(image.size, max_pixels, name)
             # Just as files are read, so that an image gives the same numbers wherever it is read.
-            side = DRAFT * max(size)
+            side = DRAFT_FACTOR * max(size)
             image.draft("RGB", (side, side))
             image.load()
             yield image
@@ -64,7 +64,7 @@ def _opened(content: bytes, size: tuple[int, int], max_pixels: int, name: str) -
         ) from error
     except pillow.UnidentifiedImageError as error:
         raise ProblemError(
-            415, f"{name} is no image of a known format; expected {', '.join(FORMATS)}"
+            415, f"{name} is no image of a known format; expected {', '.join(IMAGE_FORMATS)}"
         ) from error
     except Exception as error:  # decoders fail in many ways on what is damaged
         raise ProblemError(
@@ -87,7 +87,7 @@ def _small(image: Any) -> NDArray[np.uint8]:
     """The whole image, upright, small enough for a thumbnail."""
     width, height = image.size
     operations = require("PIL.ImageOps", "learn")
-    factor = max(1, max(width, height) / (2 * SIDE))
+    factor = max(1, max(width, height) / (2 * PICTURE_SIDE))
     small = (max(1, round(width / factor)), max(1, round(height / factor)))
     upright = operations.exif_transpose(image)
     if upright.size != image.size:

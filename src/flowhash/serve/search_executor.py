@@ -19,12 +19,12 @@ from flowhash.serve.options import MAX_ANSWER
 from flowhash.serve.outbox import Draft, Outbox
 from flowhash.serve.schemas.responses import as_json, described
 from flowhash.table import (
-    FEW,
     ROW_BITS,
     ROW_MASK,
+    SMALL_BATCH,
     HashTable,
     Hits,
-    State,
+    TableState,
     codes_at,
     search_state,
     state_of,
@@ -164,7 +164,9 @@ def _payloads_of(hits: Hits) -> PayloadAt:
     return lambda place: (0, payloads[place])
 
 
-def _stored(state: State, places: NDArray[np.int64]) -> tuple[list[list[int] | None], PayloadAt]:
+def _stored(
+    state: TableState, places: NDArray[np.int64]
+) -> tuple[list[list[int] | None], PayloadAt]:
     """The buckets of hits, and their payloads as they are stored; both of the state searched.
 
     Args:
@@ -210,7 +212,7 @@ def find_everywhere(
 
 def _hits(
     table: BrowsedEngine,
-    state: State | None,
+    state: TableState | None,
     query: Query,
     order: NDArray[np.int32],
     embeddings: NDArray[np.float32],
@@ -234,7 +236,7 @@ def _hits(
 
     # The table's code for a few queries takes half the time of that for batches, unless many
     # queries of a batch open the same bucket.
-    step = max(1, FEW // (query.probe or table.active))
+    step = max(1, SMALL_BATCH // (query.probe or table.active))
     apart = len(order) * (query.probe or table.active) <= table.buckets
     if wide or not apart or len(order) <= step or len(state.parts) != 1:
         return search(slice(None))

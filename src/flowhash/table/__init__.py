@@ -13,11 +13,16 @@ if TYPE_CHECKING:
     from flowhash.table.statistics import Stats as Stats
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.table.arguments import whole_number as whole_number
+    from flowhash.table.arguments import (
+        LARGEST_ID as LARGEST_ID,
+        allowed_rows as allowed_rows,
+        check_search as check_search,
+        read_queries as read_queries,
+    )
+    from flowhash.table.distance_metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
         codes_at as codes_at,
-        draw as draw,
         search_state as search_state,
         state_of as state_of,
     )
@@ -27,30 +32,32 @@ if TYPE_CHECKING:  # for other rooms
         STRING as STRING,
         Ids as Ids,
         Strings as Strings,
-        pack as pack,
+        pack_strings as pack_strings,
         read_ids as read_ids,
         string_ids as string_ids,
     )
     from flowhash.table.integrity import folder_faults as folder_faults
-    from flowhash.table.search.rerank import distance as distance
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
-    from flowhash.table.search.small_batch import FEW as FEW
+    from flowhash.table.search.small_batch import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (
         Segment as Segment,
         SegmentFile as SegmentFile,
-        State as State,
+        TableState as TableState,
     )
-    from flowhash.table.settings import (
-        METRICS as METRICS,
+    from flowhash.table.statistics import (
+        STATS_SAMPLE as STATS_SAMPLE,
+        draw_sample as draw_sample,
+        stats_of as stats_of,
+    )
+    from flowhash.table.storage.manifest import read_manifest as read_manifest
+    from flowhash.table.storage.table_folder import TableFolder as TableFolder
+    from flowhash.table.table_settings import (
         MOST_BUCKETS as MOST_BUCKETS,
-        Settings as Settings,
         SettingsProperties as SettingsProperties,
+        TableSettings as TableSettings,
         check_encoder as check_encoder,
         check_vectors as check_vectors,
     )
-    from flowhash.table.statistics import SAMPLE as SAMPLE, stats_of as stats_of
-    from flowhash.table.storage.manifest import load as load
-    from flowhash.table.storage.table_folder import Folder as Folder
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)
 

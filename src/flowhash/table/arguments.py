@@ -1,9 +1,8 @@
-"""Checks of what users give to a table, and answers in their terms."""
+"""The arguments of ``add`` and ``search``, checked, in the form that the table works with."""
 
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.argument_checks import numbers
+from flowhash.argument_checks import numbers, whole_number
 from flowhash.errors import InputError
-from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack, read_ids
+from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
+from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.builder import first_wrong_code
-from flowhash.table.segments.segment import State
-from flowhash.table.settings import Settings
+from flowhash.table.segments.segment import TableState
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
+from flowhash.table.table_settings import TableSettings
 from flowhash.top_values import sort_rows
 
 LARGEST_PAYLOAD = 1 << 20  # bytes of JSON
@@ -28,7 +28,7 @@ WHERE = "It is a list or set of ids, or a boolean mask; payloads are not searche
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
+class NewRows:
     """Checked arguments of ``add``.
 
     Attributes:
@@ -55,29 +55,19 @@ class Items:
         return names
 
 
-def whole_number(value: Any) -> Any:
-    """``value`` as an int where it is a whole number; otherwise as it is, for others to refuse."""
-    try:
-        return value if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return value
-
-
 def read_items(
-    settings: Settings,
+    settings: TableSettings,
     codes: ArrayLike,
     embeddings: ArrayLike,
     ids: Any,
     payloads: Sequence[dict[str, Any] | None] | None,
-) -> Items:
+) -> NewRows:
     """Check the arguments of ``add``; embeddings are checked while they are copied."""
     vectors = _read_vectors(settings, embeddings, "embeddings")
     count = len(vectors)
     if count >= LARGEST_SEGMENT:
         raise InputError(f"{count} items at once; expected fewer than {LARGEST_SEGMENT}. Add parts")
-    if settings.dtype == "float16":
-        with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
-            vectors = vectors.astype(np.float16)
+    vectors = LAYOUTS[settings.dtype].rounded(vectors)  # infinities are refused when copied
     buckets = _read_codes(settings, codes, count)
     known = None
     if ids is not None:
@@ -86,10 +76,10 @@ def read_items(
             raise InputError(f"ids has {len(known)} ids for {count} embeddings; expected one each")
     elif settings.ids != INT64:
         raise InputError("this table has strings as ids, which it cannot make up; give ids")
-    return Items(buckets, vectors, known, _read_payloads(payloads, count))
+    return NewRows(buckets, vectors, known, _read_payloads(payloads, count))
 
 
-def with_ids(items: Items, next_id: int) -> Items:
+def with_ids(items: NewRows, next_id: int) -> NewRows:
     """The items with ids that count on from ``next_id``, unless they have ids."""
     if items.ids is not None:
         return items
@@ -99,10 +89,10 @@ def with_ids(items: Items, next_id: int) -> Items:
             f"ids count on from the largest one, {next_id - 1}, and no number is left; give ids"
         )
     keys = np.arange(next_id, next_id + count, dtype=np.int64)
-    return Items(items.codes, items.embeddings, Ids(keys, NO_STRINGS), items.payloads, True)
+    return NewRows(items.codes, items.embeddings, Ids(keys, NO_STRINGS), items.payloads, True)
 
 
-def _read_vectors(settings: Settings, values: ArrayLike, name: str) -> NDArray[np.float32]:
+def _read_vectors(settings: TableSettings, values: ArrayLike, name: str) -> NDArray[np.float32]:
     if (  # what single queries should be, without the detours
         type(values) is np.ndarray
         and values.dtype == np.float32
@@ -121,7 +111,7 @@ def _read_vectors(settings: Settings, values: ArrayLike, name: str) -> NDArray[n
         return np.require(array, np.float32, ["C", "W"])
 
 
-def _read_codes(settings: Settings, values: ArrayLike, count: int) -> NDArray[np.int32]:
+def _read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArray[np.int32]:
     array = numbers(values, "codes")
     if array.size == 0 and count == 0:
         return np.empty((0, settings.active), np.int32)
@@ -153,7 +143,7 @@ def _read_payloads(payloads: Sequence[dict[str, Any] | None] | None, count: int)
         raise InputError(f"payloads has {len(payloads)} entries for {count} items; give one each")
     if all(payload is None for payload in payloads):
         return NO_STRINGS
-    return pack(_payload_text(index, payload) for index, payload in enumerate(payloads))
+    return pack_strings(_payload_text(index, payload) for index, payload in enumerate(payloads))
 
 
 def _payload_text(index: int, payload: dict[str, Any] | None) -> bytes:
@@ -193,7 +183,7 @@ def _depth(payload: Any) -> int:
 
 
 def read_queries(
-    settings: Settings, ordered_buckets: ArrayLike, queries: ArrayLike
+    settings: TableSettings, ordered_buckets: ArrayLike, queries: ArrayLike
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Check the arrays of a search; what is in them is checked by the kernels."""
     asked = _read_vectors(settings, queries, "queries")
@@ -225,7 +215,7 @@ def check_search(
     """Check the numbers of a search."""
     if not type(top) is type(probe) is int or top < 1 or probe < 1:
         for name, value in (("top", top), ("probe", probe)):
-            _check_count(name, value)
+            whole_number(name, value, 1)
     if probe > order.shape[1]:
         raise InputError(
             f"probe is {probe}, but ordered_buckets names only {order.shape[1]} buckets a query; "
@@ -237,19 +227,13 @@ def check_search(
             f"expected at most {LARGEST_ANSWER}. Ask for fewer, or in parts"
         )
     if at_least is not None:
-        _check_count("at_least", at_least)
+        whole_number("at_least", at_least, 1)
     if threads is not None:
-        _check_count("threads", threads)
-
-
-def _check_count(name: str, value: Any) -> None:
-    number = whole_number(value)
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise InputError(f"{name} is {value!r}; expected a whole number from 1")
+        whole_number("threads", threads, 1)
 
 
 def allowed_rows(
-    settings: Settings, state: State, where: Any, kinds: str = WHERE
+    settings: TableSettings, state: TableState, where: Any, kinds: str = WHERE
 ) -> list[NDArray[np.uint8]]:
     """For each part 1 where a live row has an id that ``where`` allows.
 
@@ -285,7 +269,7 @@ def _as_mask(where: Any) -> NDArray[np.bool_] | None:
     return mask if mask.dtype == bool else None
 
 
-def _allow_mask(state: State, number: int, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def _allow_mask(state: TableState, number: int, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
     part = state.parts[number]
     part.segment.ensure("ids")
     keys = part.segment.arrays.ids

@@ -16,19 +16,23 @@ from numpy.typing import NDArray
 
 from flowhash.durable_files import naming
 from flowhash.errors import InputError
-from flowhash.table.arguments import Items
-from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack
-from flowhash.table.segments.builder import Draft, draft, given, in_memory, stored
-from flowhash.table.segments.segment import Part, Segment, SegmentFile, State, new_part
-from flowhash.table.settings import METRICS, Settings
+from flowhash.table.arguments import NewRows
+from flowhash.table.distance_metrics import METRICS
+from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack_strings
+from flowhash.table.segments.arrays import LAYOUTS
+from flowhash.table.segments.builder import SegmentDraft, draft, given, in_memory, stored
+from flowhash.table.segments.segment import LiveSegment, Segment, SegmentFile, TableState, new_part
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table.storage.table_folder import TableFolder
+from flowhash.table.table_settings import TableSettings
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 FAN = 8  # so many segments of like size are merged into one
 
 
-def add(settings: Settings, folder: Folder | None, state: State, items: Items) -> State:
+def add(
+    settings: TableSettings, folder: TableFolder | None, state: TableState, items: NewRows
+) -> TableState:
     """The state with new items; older ones with the same ids are gone."""
     ids = items.ids
     assert ids is not None
@@ -56,7 +60,7 @@ def add(settings: Settings, folder: Folder | None, state: State, items: Items) -
     return _store(settings, folder, state, kept, plan, next_id)
 
 
-def store_deleted(folder: Folder | None, before: State, after: State) -> State:
+def store_deleted(folder: TableFolder | None, before: TableState, after: TableState) -> TableState:
     """Make a state that differs in deleted rows only the table's."""
     if folder is None:
         return after
@@ -69,7 +73,7 @@ def store_deleted(folder: Folder | None, before: State, after: State) -> State:
     return stored
 
 
-def tidy(settings: Settings, folder: Folder | None, state: State) -> State:
+def tidy(settings: TableSettings, folder: TableFolder | None, state: TableState) -> TableState:
     """Merge segments where many of like size have gathered, or where most rows are deleted.
 
     The change that led here is done already; what fails now is only put off.
@@ -87,9 +91,9 @@ def tidy(settings: Settings, folder: Folder | None, state: State) -> State:
         return state if folder is None else folder.load(state)
 
 
-def compact(settings: Settings, folder: Folder | None, state: State) -> State:
+def compact(settings: TableSettings, folder: TableFolder | None, state: TableState) -> TableState:
     """All live rows in one segment, or in as few as their size allows."""
-    groups: list[list[Part]] = [[]]
+    groups: list[list[LiveSegment]] = [[]]
     for part in state.parts:
         if sum(other.live for other in groups[-1]) + part.live >= LARGEST_SEGMENT:
             groups.append([])
@@ -100,9 +104,9 @@ def compact(settings: Settings, folder: Folder | None, state: State) -> State:
     return state
 
 
-def _crowd(state: State) -> list[Part]:
+def _crowd(state: TableState) -> list[LiveSegment]:
     """Parts that should become one: FAN of a size, or one that is mostly deleted."""
-    tiers: dict[int, list[Part]] = {}
+    tiers: dict[int, list[LiveSegment]] = {}
     for part in state.parts:
         if 2 * part.live < part.segment.rows:
             return [part]
@@ -116,7 +120,12 @@ def _crowd(state: State) -> list[Part]:
     return []
 
 
-def _merge(settings: Settings, folder: Folder | None, state: State, old: Sequence[Part]) -> State:
+def _merge(
+    settings: TableSettings,
+    folder: TableFolder | None,
+    state: TableState,
+    old: Sequence[LiveSegment],
+) -> TableState:
     """The state with the live rows of some parts in one new part."""
     sources, rows, origins, keys, codes = [], [], [], [], []
     for number, part in enumerate(old):
@@ -143,14 +152,19 @@ def _merge(settings: Settings, folder: Folder | None, state: State, old: Sequenc
 
 
 def _store(
-    settings: Settings, folder: Folder | None, before: State, kept: State, plan: Draft, next_id: int
-) -> State:  # fmt: skip
+    settings: TableSettings,
+    folder: TableFolder | None,
+    before: TableState,
+    kept: TableState,
+    plan: SegmentDraft,
+    next_id: int,
+) -> TableState:
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
-    halves = settings.dtype == "float16"
+    layout = LAYOUTS[settings.dtype]
     if folder is None:
-        return kept.with_part(new_part(in_memory(plan, halves)), next_id)
+        return kept.with_part(new_part(in_memory(plan, layout)), next_id)
     try:
-        part = folder.write_segment(plan, halves)
+        part = folder.write_segment(plan, layout)
         state = _write_deletions(folder, before, kept).with_part(part, next_id)
         folder.commit(state)
     except BaseException:
@@ -159,20 +173,20 @@ def _store(
     return state
 
 
-def _write_deletions(folder: Folder, before: State, after: State) -> State:
+def _write_deletions(folder: TableFolder, before: TableState, after: TableState) -> TableState:
     """``after``, with files for the deletions that ``before`` does not have."""
     known = {id(part) for part in before.parts}
     parts = [part if id(part) in known else folder.write_deleted(part) for part in after.parts]
-    return State(tuple(parts), after.next_id)
+    return TableState(tuple(parts), after.next_id)
 
 
 def adopt(
-    settings: Settings,
-    folder: Folder,
-    state: State,
+    settings: TableSettings,
+    folder: TableFolder,
+    state: TableState,
     folders: Sequence[Path],
     before_commit: Callable[[list[SegmentFile]], None],
-) -> tuple[State, int]:
+) -> tuple[TableState, int]:
     """The state with the segments of other tables, and how many items these have.
 
     The result is that of adding their items one table after another, but nothing is written again:
@@ -185,12 +199,12 @@ def adopt(
         next_id = max([next_id, *ends])
     try:
         taken = [_take(folder, part) for part in new.parts]
-        known = State((*state.parts, *taken))
+        known = TableState((*state.parts, *taken))
         changed = [
             replace(fresh, alive=part.alive, live=part.live) if len(part.alive) else fresh
             for part, fresh in zip(new.parts, taken, strict=True)
         ]
-        after = State((*old.parts, *changed), next_id)
+        after = TableState((*old.parts, *changed), next_id)
         after = _write_deletions(folder, known, after)
         before_commit([part.file for part in after.parts[len(old.parts) :] if part.file])
         folder.commit(after)
@@ -200,11 +214,11 @@ def adopt(
     return after, sum(part.live for part in changed)
 
 
-def _parts_of(folder: Folder, others: Sequence[Path]) -> list[Part]:
+def _parts_of(folder: TableFolder, others: Sequence[Path]) -> list[LiveSegment]:
     """The parts of other tables."""
-    found: list[Part] = []
+    found: list[LiveSegment] = []
     for path in others:
-        other = Folder(path, writable=False)
+        other = TableFolder(path, writable=False)
         if other.manifest.settings != folder.manifest.settings:
             raise InputError(
                 f"{path} has other settings than {folder.path}; tables that become one need the "
@@ -214,12 +228,12 @@ def _parts_of(folder: Folder, others: Sequence[Path]) -> list[Part]:
     return found
 
 
-def _replaced(state: State, parts: Sequence[Part]) -> tuple[State, State]:
+def _replaced(state: TableState, parts: Sequence[LiveSegment]) -> tuple[TableState, TableState]:
     """The old parts and the new ones, each without the rows that a later one replaces."""
     for part in parts:
         part.segment.ensure("ids", "names", "name_offsets")
     repeated = _repeated([part.segment.arrays.ids[part.live_rows()] for part in parts])
-    old, new = State(state.parts), State()
+    old, new = TableState(state.parts), TableState()
     for part in parts:
         ids = _ids_at(part.segment, part.live_rows())
         old = old.without(*old.locate(ids))
@@ -227,7 +241,7 @@ def _replaced(state: State, parts: Sequence[Part]) -> tuple[State, State]:
             again = np.flatnonzero(np.isin(ids.keys, repeated))
             some = _ids_at(part.segment, part.live_rows()[again])
             new = new.without(*new.locate(some))
-        new = State((*new.parts, part))
+        new = TableState((*new.parts, part))
     return old, new
 
 
@@ -259,13 +273,13 @@ def _overlapping(keys: Sequence[NDArray[np.int64]]) -> list[list[NDArray[np.int6
 def _ids_at(segment: Segment, rows: NDArray[np.int64]) -> Ids:
     names = segment.names
     if len(names.offsets) and len(rows) < segment.rows:
-        names = pack(names.at(row) for row in rows.tolist())
+        names = pack_strings(names.at(row) for row in rows.tolist())
     elif not len(names.offsets):
         names = NO_STRINGS
     return Ids(segment.arrays.ids[rows], Strings(*names))
 
 
-def _take(folder: Folder, part: Part) -> Part:
+def _take(folder: TableFolder, part: LiveSegment) -> LiveSegment:
     """The file of a part under a name of its own in this folder; all of its rows alive."""
     assert part.file is not None
     name = f"segment-{folder._take_number():010d}.safetensors"

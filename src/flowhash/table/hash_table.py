@@ -1,4 +1,4 @@
-"""The hash table: what users hold in their hands."""
+"""``HashTable``, whole: create and open, add and delete, search, look at what is stored."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import arguments, changes
+from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
 from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import add_bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
-from flowhash.table.segments.segment import Segment, SegmentFile, State
-from flowhash.table.settings import (
-    METRICS,
-    Settings,
+from flowhash.table.segments.segment import Segment, SegmentFile, TableState
+from flowhash.table.statistics import Stats, draw_sample, table_stats
+from flowhash.table.storage.table_folder import TableFolder
+from flowhash.table.table_settings import (
     SettingsProperties,
+    TableSettings,
     check_encoder,
     check_vectors,
 )
-from flowhash.table.statistics import Stats, table_stats
-from flowhash.table.storage.table_folder import Folder
 
 Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
 # Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.
@@ -57,12 +58,14 @@ class HashTable(SettingsProperties):
         (array([[0, 1]]), array([[ 1., 18.]], dtype=float32), array([2]))
     """
 
-    def __init__(self, settings: Settings, folder: Folder | None, state: State) -> None:
+    def __init__(
+        self, settings: TableSettings, folder: TableFolder | None, state: TableState
+    ) -> None:
         super().__init__(settings)
         self._folder = folder
-        self._state: State | None = state
+        self._state: TableState | None = state
         self._writing = threading.RLock()
-        self._searcher: tuple[State, Searcher] | None = None
+        self._searcher: tuple[TableState, Searcher] | None = None
         self._metric = METRICS[settings.metric]
         _tables.add(self)
 
@@ -95,14 +98,14 @@ class HashTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the folder is not empty or cannot be written.
         """
-        number = arguments.whole_number
-        settings = Settings(
+        number = plain_integer
+        settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
         settings.check()
         if path is None:
-            return cls(settings, None, State())
-        return cls(settings, Folder.create(Path(path), settings), State())
+            return cls(settings, None, TableState())
+        return cls(settings, TableFolder.create(Path(path), settings), TableState())
 
     @classmethod
     def open(cls, path: str | Path, mode: str = "r", *, encoder: str | None = None) -> HashTable:
@@ -124,7 +127,7 @@ class HashTable(SettingsProperties):
             raise InputError(
                 f'mode is {mode!r}; expected "r" to search or "r+" to change the table'
             )
-        folder = Folder(Path(path), writable=mode == "r+")
+        folder = TableFolder(Path(path), writable=mode == "r+")
         try:
             settings = folder.manifest.settings
             check_encoder(settings.encoder, encoder, str(path))
@@ -212,6 +215,51 @@ class HashTable(SettingsProperties):
                 self._state = changes.tidy(self._settings, self._folder, self._state)
         return gone
 
+    def search(
+        self,
+        ordered_buckets: ArrayLike,
+        queries: ArrayLike,
+        top: int = 16,
+        *,
+        probe: int | None = None,
+        at_least: int | None = None,
+        where: Any = None,
+        threads: int | None = None,
+        payloads: bool = False,
+        buckets: bool = False,
+        encoder: str | None = None,
+    ) -> Hits:
+        """The nearest items among those in the buckets that each query opens.
+
+        Args:
+            ordered_buckets: the buckets of each query in the order in which it opens them [q, m],
+                as ``flowhash.ordered_buckets`` gives them.
+            queries: their embeddings [q, dim].
+            top: how many to return.
+            probe: how many buckets to open; k by default.
+            at_least: open further buckets, in order, until so many items are found.
+            where: ids that may be found: a list or set of ids, or a boolean array that has True at
+                the place of each (whole-number) id.
+            threads: how many threads at the most; all cores by default.
+            payloads: whether to return payloads too.
+            buckets: whether to return the buckets that each hit is in, too.
+            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
+
+        Raises:
+            InputError: arguments that do not fit.
+            DamagedFileError: the search met a damaged file.
+        """
+        check_vectors(self._settings.encoder, encoder)
+        state = self._open_state()
+        hits, places = self._search(
+            state, ordered_buckets, queries, top, probe, at_least, where, threads
+        )
+        if payloads:
+            hits.payloads = payloads_at(state, places)
+        if buckets:
+            hits.buckets = buckets_at(state, places, self.active)
+        return hits
+
     def compact(self) -> None:
         """Merge everything into one segment and drop what was deleted: the fastest to search."""
         with self._changing() as state:
@@ -260,51 +308,6 @@ class HashTable(SettingsProperties):
         with self._changing() as state:
             self._state = changes.tidy(self._settings, self._folder, state)
 
-    def search(
-        self,
-        ordered_buckets: ArrayLike,
-        queries: ArrayLike,
-        top: int = 16,
-        *,
-        probe: int | None = None,
-        at_least: int | None = None,
-        where: Any = None,
-        threads: int | None = None,
-        payloads: bool = False,
-        buckets: bool = False,
-        encoder: str | None = None,
-    ) -> Hits:
-        """The nearest items among those in the buckets that each query opens.
-
-        Args:
-            ordered_buckets: the buckets of each query in the order in which it opens them [q, m],
-                as ``flowhash.ordered_buckets`` gives them.
-            queries: their embeddings [q, dim].
-            top: how many to return.
-            probe: how many buckets to open; k by default.
-            at_least: open further buckets, in order, until so many items are found.
-            where: ids that may be found: a list or set of ids, or a boolean array that has True at
-                the place of each (whole-number) id.
-            threads: how many threads at the most; all cores by default.
-            payloads: whether to return payloads too.
-            buckets: whether to return the buckets that each hit is in, too.
-            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
-
-        Raises:
-            InputError: arguments that do not fit.
-            DamagedFileError: the search met a damaged file.
-        """
-        check_vectors(self._settings.encoder, encoder)
-        state = self._open_state()
-        hits, places = self._search(
-            state, ordered_buckets, queries, top, probe, at_least, where, threads
-        )
-        if payloads:
-            hits.payloads = payloads_at(state, places)
-        if buckets:
-            hits.buckets = buckets_at(state, places, self.active)
-        return hits
-
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes."""
         return table_stats(self._settings, self._open_state())
@@ -315,7 +318,7 @@ class HashTable(SettingsProperties):
 
     def bucket(self, bucket: int) -> NDArray[Any]:
         """The ids of the items in a bucket."""
-        number = arguments.whole_number(bucket)
+        number = plain_integer(bucket)
         if type(number) is not int or not 0 <= number < self.buckets:
             raise InputError(
                 f"bucket is {bucket!r}; expected a whole number from 0 to {self.buckets - 1}"
@@ -379,7 +382,7 @@ class HashTable(SettingsProperties):
     def sample(self, count: int, seed: int, lost: Lost | None = None) -> tuple[int, list[Item]]:
         """How many items there are, and a random sample of them; the same for the same seed."""
         state = self._open_state()
-        wanted = draw(state.live, count, seed)
+        wanted = draw_sample(state.live, count, seed)
         drawn, start = list[tuple[Segment, int]](), 0
         for part in state.parts:
             here = wanted[(wanted >= start) & (wanted < start + part.live)] - start
@@ -483,14 +486,14 @@ class HashTable(SettingsProperties):
         )
 
     def _search(
-        self, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+        self, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
         probe: int | None, at_least: int | None, where: Any, threads: int | None,
     ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
         """Hits in a state without their payloads, and their places in it."""
         settings = self._settings
         order, asked = arguments.read_queries(settings, ordered_buckets, queries)
-        probe = settings.active if probe is None else arguments.whole_number(probe)
-        top = arguments.whole_number(top)
+        probe = settings.active if probe is None else plain_integer(probe)
+        top = plain_integer(top)
         arguments.check_search(order, top, probe, at_least, threads)
         found = self._searcher_of(state, where).search(order, asked, top, probe, at_least, threads)
         ids = found.keys
@@ -500,7 +503,7 @@ class HashTable(SettingsProperties):
         return hits, found.places
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[State]:
+    def _changing(self) -> Iterator[TableState]:
         """The state to change, while nobody else changes it."""
         with self._writing:
             state = self._open_state()
@@ -543,7 +546,7 @@ class HashTable(SettingsProperties):
         if state and tuple(part.file for part in state.parts) != folder.manifest.segments:
             folder.manifest = replace(folder.manifest, generation=-1)
 
-    def _searcher_of(self, state: State, where: Any) -> Searcher:
+    def _searcher_of(self, state: TableState, where: Any) -> Searcher:
         """What searches a state; kept, because single queries would notice its making."""
         kept = self._searcher
         if where is None and kept is not None and kept[0] is state:
@@ -560,14 +563,14 @@ class HashTable(SettingsProperties):
             self._searcher = (state, searcher)
         return searcher
 
-    def _open_state(self) -> State:
+    def _open_state(self) -> TableState:
         state = self._state
         if state is None:
             again = "" if self._folder is None else "; open it again with HashTable.open"
             raise StorageError(f"this table is closed{again}")
         return state
 
-    def _locate(self, state: State, item: Any) -> tuple[int, int]:
+    def _locate(self, state: TableState, item: Any) -> tuple[int, int]:
         """The part and row of one id."""
         try:
             wanted = read_ids([item], self._settings.ids)
@@ -587,7 +590,7 @@ class HashTable(SettingsProperties):
 
 
 def search_state(
-    table: HashTable, state: State, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
+    table: HashTable, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
     *, probe: int | None, at_least: int | None, threads: int | None,
 ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
     """Search one state of a table, so that more can be read of what is found there.
@@ -620,13 +623,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def state_of(table: HashTable) -> State:
+def state_of(table: HashTable) -> TableState:
     """The state of the moment; it never changes."""
     return table._open_state()
 
 
 def codes_at(
-    state: State, parts: NDArray[np.int64], rows: NDArray[np.int64]
+    state: TableState, parts: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> list[list[int] | None]:
     """The buckets of the items in rows of parts [n]; None where the part is -1."""
     found: list[list[int] | None] = [None] * len(parts)
@@ -644,7 +647,7 @@ class CachedStats:
     def __init__(self, table: HashTable) -> None:
         self._table = table
         # Weakly, or files that a merge has replaced would be kept until somebody asks again.
-        self._kept: tuple[weakref.ref[State], Stats] | None = None
+        self._kept: tuple[weakref.ref[TableState], Stats] | None = None
 
     def __call__(self) -> Stats:
         """The figures of this moment."""
@@ -655,18 +658,10 @@ class CachedStats:
         return kept[1]
 
 
-def draw(total: int, count: int, seed: int) -> NDArray[np.int64]:
-    """Up to ``count`` different numbers below ``total``, ascending."""
-    if count >= total:
-        return np.arange(total, dtype=np.int64)
-    generator = np.random.default_rng(seed)
-    return np.sort(generator.choice(total, count, replace=False, shuffle=False))
-
-
 def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
     """A random sample of rows, in their order."""
     ends = np.cumsum([len(rows) for _, rows in pieces])
-    wanted = draw(int(ends[-1]) if len(ends) else 0, count, seed)
+    wanted = draw_sample(int(ends[-1]) if len(ends) else 0, count, seed)
     numbers = np.searchsorted(ends, wanted, side="right")
     found = []
     for place, number in zip(wanted.tolist(), numbers.tolist(), strict=True):
@@ -707,7 +702,7 @@ def _item_at(segment: Segment, row: int) -> Item:
     return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
 
 
-def names_at(state: State, places: NDArray[np.int64]) -> NDArray[Any]:
+def names_at(state: TableState, places: NDArray[np.int64]) -> NDArray[Any]:
     """The strings at places [q, top], None where there is no hit."""
     names = np.full(places.shape, None, object)
     for index, place in np.ndenumerate(places):
@@ -717,7 +712,7 @@ def names_at(state: State, places: NDArray[np.int64]) -> NDArray[Any]:
     return names
 
 
-def buckets_at(state: State, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
+def buckets_at(state: TableState, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
     """The buckets of the items at places [q, top] -> [q, top, k]; -1 where there is no hit."""
     found = np.full((*places.shape, active), -1, np.int32)
     parts = np.where(places < 0, -1, places >> ROW_BITS)
@@ -727,7 +722,7 @@ def buckets_at(state: State, places: NDArray[np.int64], active: int) -> NDArray[
     return found
 
 
-def payloads_at(state: State, places: NDArray[np.int64]) -> list[list[dict[str, Any] | None]]:
+def payloads_at(state: TableState, places: NDArray[np.int64]) -> list[list[dict[str, Any] | None]]:
     """The payloads at places, a list for each query, as long as it has hits."""
     found = []
     for line in places.tolist():

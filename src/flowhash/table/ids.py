@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from flowhash.compile import kernel
 from flowhash.errors import InputError
 
+INT64, STRING = "int64", "string"
+LARGEST_STRING = 65_535  # bytes of a string id
+
 
 def no_ids(kind: str) -> NDArray[Any]:
     """No ids, of the right kind, so that concatenating parts has something to start from."""
     return np.empty(0, np.int64 if kind == INT64 else object)
-
-
-INT64, STRING = "int64", "string"
-LARGEST_STRING = 65_535  # bytes of a string id
 
 
 class Strings(NamedTuple):
@@ -44,7 +43,7 @@ class Strings(NamedTuple):
 NO_STRINGS = Strings(np.empty(0, np.uint8), np.empty(0, np.int64))
 
 
-def pack(strings: Iterable[bytes]) -> Strings:
+def pack_strings(strings: Iterable[bytes]) -> Strings:
     """Put byte strings one after another."""
     parts = list(strings)
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
@@ -130,7 +129,7 @@ def string_ids(values: Any) -> Ids:
                 f"the id {value[:40]!r}… has {len(parts[-1])} bytes; expected at most "
                 f"{LARGEST_STRING}. Put long texts into the payload"
             )
-    names = pack(parts)
+    names = pack_strings(parts)
     return Ids(string_keys(names.content, names.offsets), names)
 
 

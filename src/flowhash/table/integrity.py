@@ -8,15 +8,21 @@ import numpy as np
 
 from flowhash.errors import DamagedFileError
 from flowhash.progress_bars import tracked
+from flowhash.table.distance_metrics import (
+    LARGEST_SQUARE,
+    METRICS,
+    SMALLEST_SQUARE,
+    UNIT,
+    compares_directions,
+)
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
-from flowhash.table.search.rerank import UNIT
 from flowhash.table.segments.block_checksums import BLOCK
-from flowhash.table.segments.builder import LARGEST_SQUARE, SMALLEST_SQUARE, bucket_lists
-from flowhash.table.segments.segment import Part, Segment, State, texts_fit
-from flowhash.table.settings import COSINE, METRICS, Settings
-from flowhash.table.storage.manifest import load
+from flowhash.table.segments.builder import bucket_lists
+from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
+from flowhash.table.storage.manifest import read_manifest
 from flowhash.table.storage.segment_file import damaged_blocks
-from flowhash.table.storage.table_folder import Folder
+from flowhash.table.storage.table_folder import TableFolder
+from flowhash.table.table_settings import TableSettings
 
 MOST = 20  # lines for one file
 PIECE = 1 << 22  # numbers that are computed again at once
@@ -28,7 +34,7 @@ def folder_faults(path: Path) -> list[str]:
     Raises:
         StorageError: there is no table at ``path``, or its manifest cannot be read.
     """
-    folder = Folder(path, writable=False)
+    folder = TableFolder(path, writable=False)
     settings = folder.manifest.settings
     faults = []
     parts = []
@@ -37,13 +43,13 @@ def folder_faults(path: Path) -> list[str]:
             parts.append(folder.load_part(entry))
         except DamagedFileError as error:  # noqa: PERF203
             # A writer may have replaced the files since the manifest was read.
-            if load(path).generation != folder.manifest.generation:
+            if read_manifest(path).generation != folder.manifest.generation:
                 return folder_faults(path)
             faults.append(str(error))
-    return faults + state_faults(settings, State(tuple(parts), folder.manifest.next_id))
+    return faults + state_faults(settings, TableState(tuple(parts), folder.manifest.next_id))
 
 
-def state_faults(settings: Settings, state: State) -> list[str]:
+def state_faults(settings: TableSettings, state: TableState) -> list[str]:
     """Everything that is wrong with a state, a line for each fault."""
     faults: list[str] = []
     parts = tracked(state.parts, "check segments", len(state.parts))
@@ -70,7 +76,7 @@ def state_faults(settings: Settings, state: State) -> list[str]:
     return faults
 
 
-def _inconsistencies(settings: Settings, part: Part) -> list[str]:
+def _inconsistencies(settings: TableSettings, part: LiveSegment) -> list[str]:
     """What does not fit together in a segment whose checksums are right."""
     segment = part.segment
     arrays = segment.arrays
@@ -118,6 +124,7 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
     Sums were in float32, in whatever order was quickest on the machine that wrote them: they are
     right within ``UNIT`` for each number of a row, and a few more.
     """
+    directed = compares_directions(metric)
     share = 1.05 * UNIT * (segment.arrays.highs.shape[1] + 8)
     step = max(1, PIECE // segment.arrays.highs.shape[1])
     for start in range(0, segment.rows, step):
@@ -127,14 +134,14 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
         lengths = np.sqrt(squares)
         if not (lengths <= segment.largest).all() or (squares > (1 + share) * LARGEST_SQUARE).any():
             return ["an embedding is not finite, or longer than its segment says"]
-        if metric == COSINE and (squares < (1 - share) * SMALLEST_SQUARE).any():
+        if directed and (squares < (1 - share) * SMALLEST_SQUARE).any():
             return ["an embedding has no direction, which cosine compares"]
-        norms = 1 / lengths if metric == COSINE else squares
-        tiny = 0.0 if metric == COSINE else 2.0**-148 * embeddings.shape[1]
+        norms = 1 / lengths if directed else squares
+        tiny = 0.0 if directed else 2.0**-148 * embeddings.shape[1]
         stored = segment.arrays.norms[rows].astype(np.float64)
         if not (np.abs(stored - norms) <= share * norms + tiny).all():
             return ["its norms are not those of its embeddings"]
-        if not segment.halves:
+        if segment.layout.is_split:
             uppers = segment.arrays.highs[rows].astype(np.uint32) << np.uint32(16)
             rests = np.linalg.norm(embeddings - uppers.view(np.float32), axis=1)
             if not (rests <= segment.residual).all():

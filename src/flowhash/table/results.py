@@ -1,4 +1,4 @@
-"""What the table gives back."""
+"""``Hits``, ``Item`` and ``Stored``: what a search, a look-up and a walk through a table return."""
 
 from __future__ import annotations
 

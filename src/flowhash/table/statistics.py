@@ -1,4 +1,4 @@
-"""What a table looks like from outside: loads, speed-up, size."""
+"""``Stats``: the loads of a table's buckets, its speed-up and size; and random samples."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
-from flowhash.table.segments.segment import State
-from flowhash.table.settings import Settings
+from flowhash.table.segments.arrays import LAYOUTS
+from flowhash.table.segments.segment import TableState
+from flowhash.table.table_settings import TableSettings
 
-SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
+STATS_SAMPLE = 2000  # items whose own buckets are counted to measure SUF with k > 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def expected_share(buckets: int, active: int) -> float:
     return 1.0 - apart
 
 
-def table_stats(settings: Settings, state: State) -> Stats:
+def table_stats(settings: TableSettings, state: TableState) -> Stats:
     """Measure a state."""
     loads = np.zeros(settings.buckets, np.int64)
     for part in state.parts:
@@ -80,7 +81,7 @@ def table_stats(settings: Settings, state: State) -> Stats:
 
 
 def stats_of(
-    settings: Settings,
+    settings: TableSettings,
     items: int,
     loads: NDArray[np.int64],
     found: float,
@@ -104,7 +105,7 @@ def stats_of(
     """
     share = expected_share(settings.buckets, settings.active)
     if number_bytes is None:
-        number_bytes = 2 if settings.dtype == "float16" else 4
+        number_bytes = LAYOUTS[settings.dtype].dtype.itemsize
     suf = float("nan")
     if items > 1:
         suf = (items - 1) / found if found else float("inf")
@@ -128,7 +129,15 @@ def stats_of(
     )
 
 
-def _others_found(settings: Settings, state: State, loads: NDArray[np.int64]) -> float:
+def draw_sample(total: int, count: int, seed: int) -> NDArray[np.int64]:
+    """Up to ``count`` different numbers below ``total``, ascending."""
+    if count >= total:
+        return np.arange(total, dtype=np.int64)
+    generator = np.random.default_rng(seed)
+    return np.sort(generator.choice(total, count, replace=False, shuffle=False))
+
+
+def _others_found(settings: TableSettings, state: TableState, loads: NDArray[np.int64]) -> float:
     """The mean number of others that an item finds in its own buckets."""
     if state.live < 2:
         return 0.0
@@ -137,7 +146,7 @@ def _others_found(settings: Settings, state: State, loads: NDArray[np.int64]) ->
     codes = []
     for part in state.parts:
         rows = part.live_rows()
-        step = max(1, state.live // SAMPLE)
+        step = max(1, state.live // STATS_SAMPLE)
         codes.append(part.segment.codes_at(rows[::step]))
     order = np.concatenate(codes)
     reached = np.zeros(len(order), np.int64)

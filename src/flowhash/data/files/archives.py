@@ -1,4 +1,8 @@
-"""Archives: downloaded, read member by member, and kept as arrays that can be mapped."""
+"""Archives: downloaded, read member by member, and kept as arrays that can be mapped.
+
+The download is our own, not pooch's: that one begins anew where it was broken off, and ours goes on
+with the part that is there.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +35,9 @@ from flowhash.regular_file import open_regular_file, read_regular_file, reading
 SPARE = 4
 SLACK = 1 << 24  # bytes
 ENTRIES = 10_000
+CHUNK = 1 << 18
+PATIENCE = 60  # seconds without a byte
+LARGEST = 1 << 31  # bytes of a pickle; the official ones have a fifth of it
 
 
 class Member(NamedTuple):
@@ -139,10 +146,6 @@ def _check_size(name: str, size: int, limit: int) -> None:
         )
 
 
-CHUNK = 1 << 18
-PATIENCE = 60  # seconds without a byte
-
-
 def download(address: str, target: Path, md5: str) -> None:
     """Fetch ``address`` to ``target``; what a broken download left is taken up again.
 
@@ -218,9 +221,6 @@ def _checksum(path: Path) -> str:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-LARGEST = 1 << 31  # bytes of a pickle; the official ones have a fifth of it
 
 
 def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:

@@ -127,7 +127,7 @@ def npy_chunks(path: Path, key: str) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def _unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], Head]]:
+def _unpacked(path: Path, key: str) -> Iterator[tuple[IO[bytes], ArrayHeader]]:
     """A compressed array of an ``.npz`` file, to be read after its header and nothing else."""
     with _opened_npz(path) as (archive, _):
         entry = archive.getinfo(key + ".npy")
@@ -180,7 +180,7 @@ def map_npz(path: Path, key: str) -> NDArray[Any] | None:
         return _mapped(path, file.tell(), head)
 
 
-class Head(NamedTuple):
+class ArrayHeader(NamedTuple):
     """What the header of an ``.npy`` file tells of the array that follows it."""
 
     shape: tuple[int, ...]
@@ -193,13 +193,13 @@ class Head(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def _npy_head(file: IO[bytes], name: str) -> Head:
+def _npy_head(file: IO[bytes], name: str) -> ArrayHeader:
     """The header of the array ``name`` that begins here in ``file``."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"its header has version {version}")
     read = np.lib.format.read_array_header_1_0
-    head = Head(*(read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file))
+    head = ArrayHeader(*(read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file))
     if head.dtype.hasobject:
         raise InputError(
             f"{name} holds Python objects, which are not read; save it as text or numbers, for "
@@ -216,7 +216,7 @@ def _npy_head(file: IO[bytes], name: str) -> Head:
     return head
 
 
-def _mapped(path: Path, offset: int, head: Head) -> NDArray[Any]:
+def _mapped(path: Path, offset: int, head: ArrayHeader) -> NDArray[Any]:
     if not head.bytes:
         return np.zeros(head.shape, head.dtype)
     order: Any = "F" if head.is_fortran else "C"

@@ -26,11 +26,11 @@ ENDINGS = {
     "GIF": (".gif",),
     "BMP": (".bmp",),
 }
-FORMATS = tuple(ENDINGS)
-SUFFIXES = frozenset(ending for endings in ENDINGS.values() for ending in endings)
+IMAGE_FORMATS = tuple(ENDINGS)
+IMAGE_SUFFIXES = frozenset(ending for endings in ENDINGS.values() for ending in endings)
 KEPT_BYTES = 1 << 30  # decoded images that are kept in memory at the most
 Made = TypeVar("Made")
-DRAFT = 4  # a JPEG file is decoded at least at so many times the size that is wanted
+DRAFT_FACTOR = 4  # a JPEG file is decoded at least at so many times the size that is wanted
 
 
 def read_image(path: str | Path, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -55,8 +55,8 @@ def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
             return _too_large(path, reason(error))
         if isinstance(error, image_module.UnidentifiedImageError):
             return DamagedFileError(
-                f"{path} cannot be read as an image: it is none of {', '.join(FORMATS)}; delete "
-                "it, or convert it"
+                f"{path} cannot be read as an image: it is none of {', '.join(IMAGE_FORMATS)}; "
+                "delete it, or convert it"
             )
         return DamagedFileError(
             f"{path} cannot be read as an image: {reason(error)}; delete or replace it"
@@ -65,11 +65,11 @@ def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
     with (
         reading(path, damaged),
         open_regular_file(path) as file,
-        image_module.open(file, formats=FORMATS) as image,
+        image_module.open(file, formats=IMAGE_FORMATS) as image,
     ):
         _check_pixels(path, image.size, image_module.MAX_IMAGE_PIXELS)
         # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
-        image.draft("RGB", (DRAFT * side, DRAFT * side))
+        image.draft("RGB", (DRAFT_FACTOR * side, DRAFT_FACTOR * side))
         return use(image)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowhash.data.files.image_files import FORMATS, SUFFIXES, ImageFolder
+from flowhash.data.files.image_files import IMAGE_FORMATS, IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
@@ -21,7 +21,7 @@ LITTER = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})  # o
 NAMED = 3  # files that a message names
 
 
-class Found(NamedTuple):
+class FolderImages(NamedTuple):
     """The images of a folder: files, class numbers, and names of the classes."""
 
     paths: list[str]
@@ -113,7 +113,7 @@ def _folders(root: Path) -> list[Path]:
 
 def _classes(
     root: Path, ignore_other: bool, least: int, names: tuple[str, ...] | None = None
-) -> Found:
+) -> FolderImages:
     """The images below each sub-folder.
 
     Args:
@@ -138,7 +138,7 @@ def _classes(
             )
         paths += images
         labels += [numbers[folder.name]] * len(images)
-    return Found(paths, labels, known)
+    return FolderImages(paths, labels, known)
 
 
 def _check_layout(root: Path, folders: list[Path], names: tuple[str, ...] | None) -> None:
@@ -163,7 +163,7 @@ def _check_layout(root: Path, folders: list[Path], names: tuple[str, ...] | None
 
 
 def _is_image(name: str) -> bool:
-    return not _is_litter(name) and Path(name).suffix.lower() in SUFFIXES
+    return not _is_litter(name) and Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def find_images(folder: Path, ignore_other: bool) -> list[str]:
@@ -183,7 +183,7 @@ def find_images(folder: Path, ignore_other: bool) -> list[str]:
     if others and not ignore_other:
         raise InputError(
             f"{folder} has files that are not images: {_some(sorted(others))}; expected "
-            f"{', '.join(FORMATS)}. Remove or convert them, or pass over them with "
+            f"{', '.join(IMAGE_FORMATS)}. Remove or convert them, or pass over them with "
             "ignore_other=True"
         )
     return sorted(images)
@@ -196,7 +196,7 @@ def _some(names: list[str]) -> str:
 
 
 def _labelled(
-    found: Found, size: tuple[int, int], source: Path, threads: int | None
+    found: FolderImages, size: tuple[int, int], source: Path, threads: int | None
 ) -> LabelledItems:
     items = ImageFolder(found.paths, size, threads)
     return LabelledItems(items, np.asarray(found.labels, np.int64), found.names, str(source))

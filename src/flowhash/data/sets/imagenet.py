@@ -25,7 +25,7 @@ HELD_OUT = 50  # images of each class
 SCALE = 1 / 255
 
 
-class Batch(NamedTuple):
+class BatchFile(NamedTuple):
     """A batch file: pixels [n, 3072], mapped, labels from 0, and the mean [3072] if it has one."""
 
     name: str
@@ -90,7 +90,7 @@ def _find(root: Path) -> dict[str, Path]:
     return found
 
 
-def _open(path: Path, cache: Path | None) -> Batch:
+def _open(path: Path, cache: Path | None) -> BatchFile:
     """One batch file, converted if it must be."""
     if path.suffix == ".npz":
         planes = uncompressed(path, "data", cache)
@@ -114,7 +114,7 @@ def _open(path: Path, cache: Path | None) -> Batch:
             f"{path}: record {bad[0]} has the label {labels[bad[0]]}; expected 1 to {CLASSES}. "
             "The file is damaged; download it again"
         )
-    return Batch(str(path), planes, labels.astype(np.int64) - 1, _checked_mean(path, mean))
+    return BatchFile(str(path), planes, labels.astype(np.int64) - 1, _checked_mean(path, mean))
 
 
 def _checked_mean(path: Path, mean: NDArray[Any] | None) -> NDArray[np.float64] | None:
@@ -136,7 +136,7 @@ def _checked_mean(path: Path, mean: NDArray[Any] | None) -> NDArray[np.float64] 
     return values
 
 
-def _preprocessing(batches: list[Batch], training: LabelledItems) -> Preprocessing:
+def _preprocessing(batches: list[BatchFile], training: LabelledItems) -> Preprocessing:
     """By the mean that the files store, else by that of the training split.
 
     The official files all store that of the whole data set. Files of one's own may store each its
@@ -151,7 +151,7 @@ def _preprocessing(batches: list[Batch], training: LabelledItems) -> Preprocessi
     return Preprocessing("images", (SIDE, SIDE), SCALE, pixels.astype(np.float32))
 
 
-def _chained(batches: list[Batch], source: str) -> LabelledItems:
+def _chained(batches: list[BatchFile], source: str) -> LabelledItems:
     """The images of several files as one store. The files do not tell names, so classes count."""
     return LabelledItems(
         ChainedItems([PlanarImages(batch.planes, SIDE, SIDE) for batch in batches]),
@@ -161,7 +161,7 @@ def _chained(batches: list[Batch], source: str) -> LabelledItems:
     )
 
 
-def _some_of_each(batch: Batch, count: int, seed: int) -> NDArray[np.int64]:
+def _some_of_each(batch: BatchFile, count: int, seed: int) -> NDArray[np.int64]:
     """Positions of ``count`` images of each class, or all that it has, by chance, ascending."""
     if count < 1:
         raise InputError(f"per_class is {count}; expected a whole number from 1")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import sql
 
-from flowhash.engines.engine_arguments import Asked
+from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.postgres.connection_pool import Connection
 from flowhash.engines.postgres.payload_filter import Filter
 from flowhash.engines.postgres.schema import Names
@@ -43,7 +43,7 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedBuckets:
     """What queries open.
 
     Attributes:
@@ -62,10 +62,10 @@ def count_opened(
     connection: Connection,
     names: Names,
     active: int,
-    asked: Asked,
+    asked: EngineQueries,
     chosen: Filter,
     known: dict[Wanted, int],
-) -> Opened:
+) -> OpenedBuckets:
     """Count what each query opens.
 
     Args:
@@ -86,10 +86,12 @@ def count_opened(
         [bucket for bucket, new in zip(line, fresh, strict=True) if new]
         for line, fresh in zip(asked.order[:, : added.shape[1]].tolist(), added, strict=True)
     ]
-    return Opened(counts, added.sum(axis=1), useful)
+    return OpenedBuckets(counts, added.sum(axis=1), useful)
 
 
-def _until(counting: _Counting, asked: Asked) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _until(
+    counting: _Counting, asked: EngineQueries
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """What the opened buckets add [q, m], and how many each query opens [q], for ``at_least``."""
     assert asked.at_least is not None
     width = asked.order.shape[1]

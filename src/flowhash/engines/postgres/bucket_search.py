@@ -11,21 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import Cursor, IsolationLevel, sql
 
-from flowhash.engines.engine_arguments import Asked
+from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
     SPARE,
-    Candidates,
+    EngineCandidates,
     exact_distances,
     least_possible,
     ranked,
 )
-from flowhash.engines.postgres.bucket_counts import Counts, Opened, count_opened
+from flowhash.engines.postgres.bucket_counts import Counts, OpenedBuckets, count_opened
 from flowhash.engines.postgres.connection_pool import Connection, Vector
 from flowhash.engines.postgres.payload_filter import Filter
-from flowhash.engines.postgres.postgres_address import Address
-from flowhash.engines.postgres.schema import FACTS, Facts, Names, facts_of, naming_damage
+from flowhash.engines.postgres.postgres_address import PostgresAddress
+from flowhash.engines.postgres.schema import FACTS, Names, TableFacts, facts_of, naming_damage
 from flowhash.engines.postgres.transactions import usable
-from flowhash.table import INT64, Hits, Settings
+from flowhash.table import INT64, Hits, TableSettings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 GROWTH = 4  # how much longer a list is asked for that float32 could not cut
@@ -41,13 +41,14 @@ def snapshot(connection: Connection) -> Any:
 def search(
     connection: Connection,
     names: Names,
-    address: Address,
-    settings: Settings,
+    address: PostgresAddress,
+    settings: TableSettings,
     counts: Counts,
-    asked: Asked,
+    asked: EngineQueries,
     chosen: Filter,
     payloads: bool,
-) -> tuple[Hits, Facts]:
+    buckets: bool,
+) -> tuple[Hits, TableFacts]:
     """Answer queries from one state of the table; that state's facts, too."""
     pieces = []
     with connection.pipeline(), snapshot(connection):
@@ -64,12 +65,14 @@ def search(
                 # All buckets are read alike. Left to itself the server plans each query anew or
                 # not, as its first few happened to look, and that takes as long as reading one.
                 connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            asking = _Asking(connection, names, settings, facts.largest, some, chosen, payloads)
+            asking = _Asking(
+                connection, names, settings, facts.largest, some, chosen, payloads, buckets
+            )
             pieces.append(asking.answer(opened))
     return Hits.concatenate(pieces), facts
 
 
-def _facts_now(connection: Connection, names: Names) -> Facts | None:
+def _facts_now(connection: Connection, names: Names) -> TableFacts | None:
     row = connection.execute(
         sql.SQL("SELECT {} FROM {} WHERE name = %s").format(sql.SQL(FACTS), names.registry),
         (names.name,),
@@ -82,8 +85,8 @@ class _Asking:
     """One batch of queries on one state of a table."""
 
     def __init__(
-        self, connection: Connection, names: Names, settings: Settings, largest: float,
-        asked: Asked, chosen: Filter, payloads: bool,
+        self, connection: Connection, names: Names, settings: TableSettings, largest: float,
+        asked: EngineQueries, chosen: Filter, payloads: bool, buckets: bool,
     ) -> None:  # fmt: skip
         self._asked = asked
         self._vectors = [Vector(query) for query in asked.queries]
@@ -92,16 +95,16 @@ class _Asking:
         self._settings = settings
         self._largest = largest
         self._chosen = chosen
-        self._payloads = payloads
+        self._payloads, self._buckets = payloads, buckets
+        more = ", payload" * payloads + ", bucket, others" * buckets
         self._command = sql.SQL(
             "SELECT id, embedding, {} AS distance{} FROM {} WHERE bucket = %s{}"
             " ORDER BY distance LIMIT %s"
         ).format(
-            names.distance(settings), sql.SQL(", payload" if payloads else ""), names.table,
-            chosen.condition,
+            names.distance(settings), sql.SQL(more), names.table, chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
-    def answer(self, opened: Opened) -> Hits:
+    def answer(self, opened: OpenedBuckets) -> Hits:
         """The exact answer: lists are asked for anew, longer, until nothing can be behind them."""
         asked = self._asked
         wanted: list[Wish] = [
@@ -111,7 +114,7 @@ class _Asking:
         ]
         # The queries of a bucket one after the other: its rows are in the server's cache then.
         wanted.sort(key=lambda wish: wish[1])
-        found: list[Measured] = []
+        found: list[MeasuredRows] = []
         while True:
             taken = self._measured(wanted)
             found += taken
@@ -125,10 +128,10 @@ class _Asking:
             if not wanted:
                 return hits
 
-    def _measured(self, wanted: Sequence[Wish]) -> list[Measured]:
+    def _measured(self, wanted: Sequence[Wish]) -> list[MeasuredRows]:
         """The lists. While the server works on some of them, the ones before are measured."""
         parts = [
-            Part(wanted[start : start + STATEMENTS_AT_ONCE])
+            AskedPart(wanted[start : start + STATEMENTS_AT_ONCE])
             for start in range(0, max(1, len(wanted)), STATEMENTS_AT_ONCE)
         ]
         self._ask(parts[0], None)
@@ -137,7 +140,7 @@ class _Asking:
         self._read(parts[-1])
         return [part.measured for part in parts if part.measured is not None]
 
-    def _ask(self, part: Part, earlier: Part | None) -> None:
+    def _ask(self, part: AskedPart, earlier: AskedPart | None) -> None:
         """Have the server answer what ``part`` wants, and read ``earlier`` while it does."""
 
         def given() -> Iterator[tuple[Any, ...]]:
@@ -151,7 +154,7 @@ class _Asking:
         if part.wishes:
             part.results.executemany(self._command, given(), returning=True)
 
-    def _read(self, part: Part) -> None:
+    def _read(self, part: AskedPart) -> None:
         """Read what has come, and measure it."""
         assert part.results is not None
         lists = []
@@ -162,7 +165,7 @@ class _Asking:
         sizes = [len(rows) for rows in lists]
         queries = np.array([query for query, _, _ in part.wishes], np.int64)
         candidates = self._candidates(np.repeat(queries, sizes), list(chain.from_iterable(lists)))
-        part.measured = Measured(
+        part.measured = MeasuredRows(
             part.wishes,
             sizes,
             [rows[-1][2] if rows else 0.0 for rows in lists],
@@ -173,15 +176,21 @@ class _Asking:
 
     def _candidates(
         self, queries: NDArray[np.int64], rows: Sequence[tuple[Any, ...]]
-    ) -> Candidates:
+    ) -> EngineCandidates:
         settings = self._settings
         numbers = settings.ids == INT64
         ids = np.empty(len(rows), np.int64 if numbers else object)
         ids[:] = [row[0] for row in rows]
         payloads = [row[3] for row in rows] if self._payloads else None
-        return Candidates(queries, ids, embeddings_of([row[1] for row in rows], settings), payloads)
+        codes = None
+        if self._buckets:
+            each = [sorted([row[-2], *(row[-1] or ())]) for row in rows]
+            codes = np.array(each, np.int32).reshape(len(rows), settings.active)
+        return EngineCandidates(
+            queries, ids, embeddings_of([row[1] for row in rows], settings), payloads, codes
+        )
 
-    def _unproven(self, lists: Sequence[Measured], worst: NDArray[np.float64]) -> list[Wish]:
+    def _unproven(self, lists: Sequence[MeasuredRows], worst: NDArray[np.float64]) -> list[Wish]:
         """The lists behind whose end a hit may be, with the length to ask for next."""
         cut = [one for piece in lists for one in piece.cut()]
         if not cut:
@@ -201,7 +210,7 @@ class _Asking:
         ]
 
 
-def embeddings_of(texts: Sequence[bytes], settings: Settings) -> NDArray[np.float32]:
+def embeddings_of(texts: Sequence[bytes], settings: TableSettings) -> NDArray[np.float32]:
     """Embeddings from the server's bytes [m, dim]; each begins with four bytes of its own."""
     kind, size = (">f4", 4) if settings.dtype == "float32" else (">f2", 2)
     joined = np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), 4 + size * settings.dim)
@@ -212,7 +221,7 @@ Wish = tuple[int, int, int | None]  # the list of a query in a bucket, of this l
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class MeasuredRows:
     """The nearest rows of some buckets, each for one query, with exact distances.
 
     Attributes:
@@ -226,7 +235,7 @@ class Measured:
     wishes: Sequence[Wish]
     sizes: list[int]
     ends: list[float]
-    candidates: Candidates
+    candidates: EngineCandidates
     distances: NDArray[np.float64]
 
     def cut(self) -> list[tuple[Wish, float]]:
@@ -239,7 +248,7 @@ class Measured:
 
 
 @dataclass(eq=False)
-class Part:
+class AskedPart:
     """Some lists on their way.
 
     Attributes:
@@ -250,26 +259,30 @@ class Part:
 
     wishes: Sequence[Wish]
     results: Cursor[tuple[Any, ...]] | None = None
-    measured: Measured | None = None
+    measured: MeasuredRows | None = None
 
 
-def some_of(asked: Asked, part: slice) -> Asked:
+def some_of(asked: EngineQueries, part: slice) -> EngineQueries:
     """Some of the queries."""
-    return Asked(asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least)
+    return EngineQueries(
+        asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least
+    )
 
 
-def all_of(pieces: Sequence[Measured]) -> tuple[Candidates, NDArray[np.float64]]:
+def all_of(pieces: Sequence[MeasuredRows]) -> tuple[EngineCandidates, NDArray[np.float64]]:
     """The rows of all pieces, and their distances."""
     given = [piece.candidates for piece in pieces]
     payloads = None
     if given[0].payloads is not None:
         payloads = [payload for one in given for payload in one.payloads or ()]
+    codes = [one.codes for one in given if one.codes is not None]
     return (
-        Candidates(
+        EngineCandidates(
             np.concatenate([one.queries for one in given]),
             np.concatenate([one.ids for one in given]),
             given[0].embeddings,
             payloads,
+            np.concatenate(codes) if codes else None,
         ),
         np.concatenate([piece.distances for piece in pieces]),
     )

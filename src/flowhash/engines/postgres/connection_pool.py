@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-from flowhash.engines.postgres.postgres_address import Address
+from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.errors import ForbiddenError, InputError, StorageError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -49,7 +49,7 @@ class Server:
         extend: put pgvector into the database where it is not yet.
     """
 
-    def __init__(self, address: Address, read_only: bool, extend: bool = False) -> None:
+    def __init__(self, address: PostgresAddress, read_only: bool, extend: bool = False) -> None:
         self.address = address
         self._read_only = read_only
         self._vector_type = 0
@@ -163,7 +163,7 @@ def offers_vector(connection: Connection) -> bool:
     return found.fetchone() is not None
 
 
-def make_extension(connection: Connection, address: Address) -> None:
+def make_extension(connection: Connection, address: PostgresAddress) -> None:
     """Put pgvector into the database.
 
     Raises:
@@ -185,7 +185,7 @@ def make_extension(connection: Connection, address: Address) -> None:
         ) from error
 
 
-def in_our_words(error: psycopg.Error, address: Address) -> StorageError | InputError:
+def in_our_words(error: psycopg.Error, address: PostgresAddress) -> StorageError | InputError:
     """What the server, or libpq, said, in one line."""
     words = str(error.diag.message_primary or error).strip()
     # libpq's advice is on lines of its own, behind a tab; ours comes in its place.

@@ -16,7 +16,7 @@ LONGEST = 55  # bytes of a name: PostgreSQL has 63, and the index on ids has the
 
 
 @dataclass(frozen=True)
-class Address:
+class PostgresAddress:
     """A table on a server.
 
     Attributes:
@@ -32,7 +32,7 @@ class Address:
     name: str
 
 
-def read_address(text: str) -> Address:
+def read_address(text: str) -> PostgresAddress:
     """Take an address apart: ``postgresql://user@host:port/database?table=schema.name``.
 
     Raises:
@@ -67,7 +67,7 @@ def read_address(text: str) -> Address:
                 f"table={tables[0]!r:.80} in {hidden(text)} names no table; expected NAME or "
                 f"SCHEMA.NAME, of at most {LONGEST} bytes each, without a per cent sign"
             )
-    return Address(server, hidden(text), schema if dot else None, name)
+    return PostgresAddress(server, hidden(text), schema if dot else None, name)
 
 
 def _unreadable(text: str) -> InputError:

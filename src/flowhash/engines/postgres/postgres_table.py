@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from psycopg import sql
 
+from flowhash.argument_checks import plain_integer
 from flowhash.engines import engine_arguments
 from flowhash.engines.postgres.bucket_counts import Counts, Wanted, count_opened
 from flowhash.engines.postgres.bucket_search import embeddings_of, search, snapshot
 from flowhash.engines.postgres.connection_pool import Connection, Server, has_vector
 from flowhash.engines.postgres.payload_filter import NO_FILTER, read_filter
-from flowhash.engines.postgres.postgres_address import Address, read_address
+from flowhash.engines.postgres.postgres_address import PostgresAddress, read_address
 from flowhash.engines.postgres.schema import (
-    Facts,
     Names,
+    TableFacts,
     drop_table,
     find_names,
     make_table,
@@ -32,15 +33,14 @@ from flowhash.table import (
     INT64,
     Hits,
     Item,
-    Settings,
     SettingsProperties,
     Stats,
     Stored,
+    TableSettings,
     check_encoder,
-    draw,
+    draw_sample,
     read_ids,
     stats_of,
-    whole_number,
 )
 
 
@@ -52,7 +52,12 @@ class PostgresTable(SettingsProperties):
     """
 
     def __init__(
-        self, server: Server, names: Names, facts: Facts, writable: bool, permitted: bool = True
+        self,
+        server: Server,
+        names: Names,
+        facts: TableFacts,
+        writable: bool,
+        permitted: bool = True,
     ) -> None:
         super().__init__(facts.settings)
         self._server = server
@@ -99,8 +104,8 @@ class PostgresTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the server refuses, or has a table of that name.
         """
-        settings = Settings(
-            whole_number(buckets), whole_number(dim), whole_number(active), metric, dtype, ids,
+        settings = TableSettings(
+            plain_integer(buckets), plain_integer(dim), plain_integer(active), metric, dtype, ids,
             encoder,
         )  # fmt: skip
         settings.check()
@@ -234,6 +239,7 @@ class PostgresTable(SettingsProperties):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        buckets: bool = False,
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens.
@@ -256,6 +262,7 @@ class PostgresTable(SettingsProperties):
                 asked,
                 chosen,
                 payloads,
+                buckets,
             )
         self._count = facts.items
         return hits
@@ -384,7 +391,7 @@ class PostgresTable(SettingsProperties):
             )
 
     @property
-    def _place(self) -> Address:
+    def _place(self) -> PostgresAddress:
         return self._server.address
 
     @contextlib.contextmanager
@@ -397,15 +404,15 @@ class PostgresTable(SettingsProperties):
         if not self._open:
             raise StorageError(f"{self.address} is closed; open it again")
 
-    def _facts(self, connection: Connection) -> Facts:
+    def _facts(self, connection: Connection) -> TableFacts:
         facts = read_facts(connection, self._names, self._place)
         return usable(facts, self._settings, self._place)
 
-    def _known(self, facts: Facts) -> dict[Wanted, int]:
+    def _known(self, facts: TableFacts) -> dict[Wanted, int]:
         """Counts that hold: on many nodes none do, their states may differ for a moment."""
         return {} if facts.distributed else self._counts.of(facts.changes)
 
-    def _sizes(self, connection: Connection, facts: Facts) -> NDArray[np.int64]:
+    def _sizes(self, connection: Connection, facts: TableFacts) -> NDArray[np.int64]:
         kept = self._loads  # which other threads may exchange meanwhile
         if kept is None or kept[0] != facts.changes or facts.distributed:
             kept = (facts.changes, loads(connection, self._names, self.buckets))
@@ -413,7 +420,7 @@ class PostgresTable(SettingsProperties):
         return kept[1]
 
     def _others_found(
-        self, connection: Connection, facts: Facts, sizes: NDArray[np.int64]
+        self, connection: Connection, facts: TableFacts, sizes: NDArray[np.int64]
     ) -> float:
         """The mean number of others that an item finds in its own buckets."""
         if facts.items < 2:
@@ -422,7 +429,7 @@ class PostgresTable(SettingsProperties):
             return float((sizes * (sizes - 1)).sum()) / facts.items
         drawn = sample(connection, self._names, self._settings, sizes, SUF_SAMPLE, 0)
         order = np.stack([item.code for item in drawn])
-        asked = engine_arguments.Asked(
+        asked = engine_arguments.EngineQueries(
             order, np.empty((len(order), 0), np.float32), 1, self.active, None
         )
         known = self._known(facts)
@@ -434,7 +441,7 @@ class PostgresTable(SettingsProperties):
     ) -> tuple[int, list[tuple[Any, ...]]]:
         with self._using() as connection, snapshot(connection):
             load = int(self._sizes(connection, self._facts(connection))[bucket])
-            places = draw(load, count, seed).tolist()
+            places = draw_sample(load, count, seed).tolist()
             return load, rows_at(connection, self._names, columns, bucket, places)
 
     def _known_ids(self, ids: Any) -> list[Any]:
@@ -445,7 +452,7 @@ class PostgresTable(SettingsProperties):
         return known
 
 
-def found_facts(place: str) -> Facts | None:
+def found_facts(place: str) -> TableFacts | None:
     """What the registry says of a table; None where there is none."""
     address = read_address(place)
     server = Server(address, read_only=True)
@@ -476,7 +483,7 @@ def loads(connection: Connection, names: Names, buckets: int) -> NDArray[np.int6
     return found
 
 
-def item_of(row: Sequence[Any], settings: Settings) -> Item:
+def item_of(row: Sequence[Any], settings: TableSettings) -> Item:
     """An item from one of its rows, with the columns ``ITEM``, in binary."""
     bucket, name, others, payload, embedding = row
     code = np.array(sorted([bucket, *(others or [])]), np.int32)
@@ -484,7 +491,7 @@ def item_of(row: Sequence[Any], settings: Settings) -> Item:
 
 
 def items_by_id(
-    connection: Connection, names: Names, settings: Settings, ids: Sequence[Any]
+    connection: Connection, names: Names, settings: TableSettings, ids: Sequence[Any]
 ) -> dict[Any, Item]:
     """The items that are there, by their ids."""
     command = sql.SQL("SELECT {} FROM {} WHERE id = ANY(%s::{}) AND {}").format(
@@ -496,7 +503,7 @@ def items_by_id(
 
 
 def codes_by_id(
-    connection: Connection, names: Names, settings: Settings, ids: Sequence[Any]
+    connection: Connection, names: Names, settings: TableSettings, ids: Sequence[Any]
 ) -> dict[Any, list[int]]:
     """The codes of the items that are there, by their ids."""
     command = sql.SQL("SELECT id, bucket, others FROM {} WHERE id = ANY(%s::{}) AND {}").format(
@@ -506,7 +513,7 @@ def codes_by_id(
     return {name: sorted([bucket, *(others or [])]) for name, bucket, others in rows}
 
 
-def id_list(settings: Settings) -> sql.SQL:
+def id_list(settings: TableSettings) -> sql.SQL:
     """The type of a list of ids."""
     return sql.SQL("bigint[]" if settings.ids == INT64 else "text[]")
 
@@ -524,13 +531,13 @@ def rows_at(
 
 
 def sample(
-    connection: Connection, names: Names, settings: Settings, sizes: NDArray[np.int64], count: int,
-    seed: int,
+    connection: Connection, names: Names, settings: TableSettings, sizes: NDArray[np.int64],
+    count: int, seed: int,
 ) -> list[Item]:  # fmt: skip
     """A random sample of items: rows are drawn, and an item that came twice is drawn once."""
     total = int(sizes.sum())
     # Twice as many as are needed: with k > 1 some rows are of one item.
-    drawn = draw(total, count if settings.active == 1 else 2 * settings.active * count, seed)
+    drawn = draw_sample(total, count if settings.active == 1 else 2 * settings.active * count, seed)
     ends = np.cumsum(sizes)
     buckets = np.searchsorted(ends, drawn, side="right")
     found: dict[Any, Item] = {}
@@ -540,12 +547,12 @@ def sample(
             item = item_of(row, settings)
             found.setdefault(item.id, item)
     items = list(found.values())
-    kept = draw(len(items), count, seed)
+    kept = draw_sample(len(items), count, seed)
     return [items[place] for place in kept.tolist()]
 
 
 def batches(
-    connection: Connection, names: Names, settings: Settings, size: int, payloads: bool
+    connection: Connection, names: Names, settings: TableSettings, size: int, payloads: bool
 ) -> Iterator[Stored]:
     """All items, in the transaction that the connection is in."""
     chosen = ITEM if payloads else ITEM.replace("payload", "NULL::json")
@@ -569,7 +576,7 @@ def batches(
 
 
 def stats(
-    connection: Connection, names: Names, facts: Facts, sizes: NDArray[np.int64], found: float
+    connection: Connection, names: Names, facts: TableFacts, sizes: NDArray[np.int64], found: float
 ) -> Stats:
     """Figures of a table; ``found`` is the mean number of others that an item finds."""
     function = "citus_total_relation_size" if facts.distributed else "pg_total_relation_size"

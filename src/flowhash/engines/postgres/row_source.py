@@ -14,7 +14,7 @@ from flowhash.table import NO_STRINGS, STRING, HashTable, Strings, state_of
 ROWS, BYTES = 1 << 15, 1 << 24  # of what is handled together, at the most
 
 
-class Source:
+class RowStream:
     """A state of a table as a sequence of rows, read some at a time.
 
     Args:

@@ -12,9 +12,9 @@ from typing import Any, cast
 from psycopg import sql
 
 from flowhash.engines.postgres.connection_pool import Connection, offers_vector
-from flowhash.engines.postgres.postgres_address import Address
+from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table import Settings
+from flowhash.table import TableSettings
 
 VERSION = 1
 MOST_NUMBERS = 16_000  # of a vector of pgvector
@@ -23,10 +23,10 @@ FACTS = "settings, items, next_id, changes, largest, ready, progress, notes, dis
 
 
 @dataclass(frozen=True)
-class Facts:
+class TableFacts:
     """What the registry says of a table."""
 
-    settings: Settings
+    settings: TableSettings
     items: int
     next_id: int
     changes: int
@@ -38,8 +38,8 @@ class Facts:
 
 
 def read_facts(
-    connection: Connection, names: Names, address: Address, *, lock: bool = False
-) -> Facts | None:
+    connection: Connection, names: Names, address: PostgresAddress, *, lock: bool = False
+) -> TableFacts | None:
     """What the registry says; None where it does not know the table.
 
     Raises:
@@ -64,7 +64,7 @@ def read_facts(
 
 
 @contextlib.contextmanager
-def naming_damage(address: Address) -> Iterator[None]:
+def naming_damage(address: PostgresAddress) -> Iterator[None]:
     """Whatever a line of the registry holds that no FlowHash writes is said in one line.
 
     The driver reads JSON as it fetches the line: what nests too deeply, or has numbers of thousands
@@ -79,16 +79,17 @@ def naming_damage(address: Address) -> Iterator[None]:
         ) from error
 
 
-def facts_of(row: Sequence[Any]) -> Facts:
+def facts_of(row: Sequence[Any]) -> TableFacts:
     """A line of the registry, with the columns ``FACTS``.
 
     Raises:
         TypeError: it is not what FlowHash writes; or a KeyError, an OverflowError, a ValueError.
     """
     settings, items, next_id, changes, largest, ready, progress, notes, distributed = row
-    found = Facts(
-        Settings(**settings), int(items), int(next_id), int(changes), float(largest), bool(ready),
-        _object("progress", progress), _object("notes", notes) or {}, bool(distributed),
+    found = TableFacts(
+        TableSettings(**settings), int(items), int(next_id), int(changes), float(largest),
+        bool(ready), _object("progress", progress), _object("notes", notes) or {},
+        bool(distributed),
     )  # fmt: skip
     found.settings.check()
     if found.items < 0 or not (math.isfinite(found.largest) and found.largest >= 0):
@@ -141,8 +142,8 @@ def has_citus(connection: Connection) -> bool:
 def make_table(
     connection: Connection,
     names: Names,
-    address: Address,
-    settings: Settings,
+    address: PostgresAddress,
+    settings: TableSettings,
     *,
     ready: bool,
     distribute: bool,
@@ -288,13 +289,13 @@ class Names:
         """The table of tables."""
         return sql.Identifier(self.schema, REGISTRY)
 
-    def kind(self, settings: Settings) -> sql.Composable:
+    def kind(self, settings: TableSettings) -> sql.Composable:
         """The type of an embedding."""
         name = "vector" if settings.dtype == "float32" else "halfvec"
         kind = sql.Identifier(self.extension, name)
         return sql.SQL("{}({})").format(kind, sql.Literal(settings.dim))
 
-    def distance(self, settings: Settings) -> sql.Composable:
+    def distance(self, settings: TableSettings) -> sql.Composable:
         """The distance of a row from the query ``%s``, whose numbers are not rounded to halves."""
         function = sql.Identifier(self.extension, FUNCTIONS[settings.metric])
         stored: sql.Composable = sql.Identifier("embedding")
@@ -302,13 +303,13 @@ class Names:
             stored = sql.SQL("{}::{}").format(stored, sql.Identifier(self.extension, "vector"))
         return sql.SQL("{}({}, %s)").format(function, stored)
 
-    def send(self, settings: Settings) -> sql.Identifier:
+    def send(self, settings: TableSettings) -> sql.Identifier:
         """The function that gives an embedding's bytes."""
         name = "vector_send" if settings.dtype == "float32" else "halfvec_send"
         return sql.Identifier(self.extension, name)
 
 
-def find_names(connection: Connection, address: Address) -> Names:
+def find_names(connection: Connection, address: PostgresAddress) -> Names:
     """The names of a table's parts; pgvector must be there."""
     row = connection.execute(
         "SELECT coalesce(%s::text, current_schema()), (SELECT n.nspname FROM pg_extension e"

@@ -15,9 +15,9 @@ from psycopg import sql
 
 from flowhash.engines.postgres.connection_pool import Connection, Server
 from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import Source
+from flowhash.engines.postgres.row_source import RowStream
 from flowhash.engines.postgres.schema import (
-    Facts,
+    TableFacts,
     drop_table,
     find_names,
     make_keys,
@@ -54,7 +54,7 @@ class PostgresLoading:
     ) -> None:
         self._table = table
         self._settings = table._settings
-        self._source = Source(table)
+        self._source = RowStream(table)
         self._place = read_address(place)
         if self._source.has_zeros():
             raise InputError(
@@ -138,7 +138,7 @@ class PostgresLoading:
         """Let go of the connections."""
         self._server.close()
 
-    def _begin(self, connection: Connection, distribute: bool, restart: bool) -> Facts:
+    def _begin(self, connection: Connection, distribute: bool, restart: bool) -> TableFacts:
         """The copy that is there, unfinished or complete, or a new one."""
         version = self._table.version
         with transaction(connection):

@@ -9,19 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import IsolationLevel, sql
 
-from flowhash.engines.engine_arguments import NewItems
+from flowhash.engines.engine_arguments import EngineItems
 from flowhash.engines.postgres.connection_pool import Connection
 from flowhash.engines.postgres.copy_rows import HEADER, TRAILER
-from flowhash.engines.postgres.postgres_address import Address
-from flowhash.engines.postgres.row_source import Source
-from flowhash.engines.postgres.schema import Facts, Names, read_facts
+from flowhash.engines.postgres.postgres_address import PostgresAddress
+from flowhash.engines.postgres.row_source import RowStream
+from flowhash.engines.postgres.schema import Names, TableFacts, read_facts
 from flowhash.errors import InputError, StorageError
-from flowhash.table import INT64, Ids, Settings
+from flowhash.table import INT64, Ids, TableSettings
 
 COLUMNS = "bucket, id, others, payload, embedding"
 
 
-def locked(connection: Connection, names: Names, address: Address, settings: Settings) -> Facts:
+def locked(
+    connection: Connection, names: Names, address: PostgresAddress, settings: TableSettings
+) -> TableFacts:
     """The facts of a table, which nobody else changes until this transaction ends.
 
     Raises:
@@ -30,7 +32,9 @@ def locked(connection: Connection, names: Names, address: Address, settings: Set
     return usable(read_facts(connection, names, address, lock=True), settings, address)
 
 
-def usable(facts: Facts | None, settings: Settings, address: Address) -> Facts:
+def usable(
+    facts: TableFacts | None, settings: TableSettings, address: PostgresAddress
+) -> TableFacts:
     """The facts of a table that is ready and still the one that was opened.
 
     Raises:
@@ -45,7 +49,7 @@ def usable(facts: Facts | None, settings: Settings, address: Address) -> Facts:
     return facts
 
 
-def missing(address: Address, facts: Facts | None) -> StorageError:
+def missing(address: PostgresAddress, facts: TableFacts | None) -> StorageError:
     """Why a table cannot be used."""
     if facts is None:
         return StorageError(
@@ -65,14 +69,18 @@ def transaction(connection: Connection) -> Any:
 
 
 def add(
-    connection: Connection, names: Names, address: Address, settings: Settings, items: NewItems
+    connection: Connection,
+    names: Names,
+    address: PostgresAddress,
+    settings: TableSettings,
+    items: EngineItems,
 ) -> tuple[NDArray[Any], int]:
     """Store items in place of those with the same ids; the ids, and how many items there are."""
     refuse_zeros(items)
     with transaction(connection):
         facts = locked(connection, names, address, settings)
         ids = items.counted_from(facts.next_id)
-        source = Source(items.table, facts.next_id if items.counted else 0)
+        source = RowStream(items.table, facts.next_id if items.counted else 0)
         gone = 0 if items.counted else _delete(connection, names, facts.settings, items.ids)
         pieces = source.pieces(0, source.at_once, False)
         copy_rows(connection, names, (source.rows(*piece).copied() for piece in pieces))
@@ -85,7 +93,11 @@ def add(
 
 
 def delete(
-    connection: Connection, names: Names, address: Address, settings: Settings, ids: Ids
+    connection: Connection,
+    names: Names,
+    address: PostgresAddress,
+    settings: TableSettings,
+    ids: Ids,
 ) -> tuple[int, int]:
     """Delete items; how many there were, and how many are left."""
     with transaction(connection):
@@ -109,7 +121,7 @@ def copy_rows(connection: Connection, names: Names, groups: Iterable[NDArray[np.
         stream.write(TRAILER)
 
 
-def refuse_zeros(items: NewItems) -> None:
+def refuse_zeros(items: EngineItems) -> None:
     """PostgreSQL's texts hold every character but one."""
     if items.table.id_kind == INT64:
         return
@@ -121,7 +133,7 @@ def refuse_zeros(items: NewItems) -> None:
             )
 
 
-def _delete(connection: Connection, names: Names, settings: Settings, ids: Any) -> int:
+def _delete(connection: Connection, names: Names, settings: TableSettings, ids: Any) -> int:
     """Delete the rows of items; how many items that were."""
     kind = "bigint[]" if settings.ids == INT64 else "text[]"
     listed = ids.tolist()

@@ -10,23 +10,25 @@ import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
-from flowhash.engines.engine_arguments import Asked
+from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
     SPARE,
-    Candidates,
+    EngineCandidates,
     exact_distances,
     least_possible,
     ranked,
 )
 from flowhash.engines.qdrant.client_connection import Store
-from flowhash.engines.qdrant.collection_marker import Facts
+from flowhash.engines.qdrant.collection_marker import CollectionFacts
 from flowhash.engines.qdrant.point_counts import Counter
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import (
+    CODE,
     DIRECTION,
     EMBEDDING,
     NAME,
     TEXT,
+    code_of,
     directions,
     embedding_of,
     item_id,
@@ -41,7 +43,7 @@ VALUES = 1 << 18  # of filters that one batch carries
 
 
 @dataclass(frozen=True, eq=False)
-class Searching:
+class CandidateSearch:
     """What does not change between the queries of a search.
 
     Attributes:
@@ -50,15 +52,17 @@ class Searching:
         chosen: which points may be found.
         counter: of those.
         payloads: whether hits bring theirs.
+        buckets: whether hits bring the buckets that they are in.
     """
 
     store: Store
-    facts: Facts
+    facts: CollectionFacts
     chosen: Chosen
     counter: Counter
     payloads: bool
+    buckets: bool
 
-    def answer(self, asked: Asked) -> Hits:
+    def answer(self, asked: EngineQueries) -> Hits:
         """The exact answer to all queries."""
         settings, count = self.facts.settings, len(asked.queries)
         opened = self.counter.opened(asked.order, asked.probe, asked.at_least)
@@ -76,6 +80,7 @@ class Searching:
             scanned,
             opened,
             [[] for _ in range(count)] if self.payloads else None,
+            np.full((count, asked.top, settings.active), -1, np.int32) if self.buckets else None,
         )
         # One more than there are is as good as all of them: the list comes back shorter.
         limits = np.minimum(asked.top + SPARE, scanned + 1)
@@ -119,6 +124,7 @@ class Searching:
         settings = self.facts.settings
         fields = [NAME] if settings.ids == STRING else []
         fields += [TEXT] if self.payloads else []
+        fields += [CODE] if self.buckets else []
         using = DIRECTION if settings.metric == "cosine" else EMBEDDING
         requests = [
             models.QueryRequest(
@@ -137,7 +143,7 @@ class Searching:
 
     def _rank(
         self,
-        asked: Asked,
+        asked: EngineQueries,
         some: NDArray[np.intp],
         lists: list[list[Any]],
         limits: NDArray[np.int64],
@@ -150,11 +156,12 @@ class Searching:
         ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
         ids[:] = [item_id(settings, point) for point in points]
         embeddings = np.array([embedding_of(point) for point in points], np.float32)
-        candidates = Candidates(
+        candidates = EngineCandidates(
             np.repeat(np.arange(len(some)), lengths),
             ids,
             embeddings.reshape(len(points), settings.dim),
             [unpacked(point.payload) for point in points] if self.payloads else None,
+            self._codes(points) if self.buckets else None,
         )
         queries = np.ascontiguousarray(asked.queries[some])
         exact = exact_distances(settings.metric, queries, candidates)
@@ -167,6 +174,8 @@ class Searching:
         if hits.payloads is not None and found.payloads is not None:
             for query, texts in zip(some.tolist(), found.payloads, strict=True):
                 hits.payloads[query] = texts
+        if hits.buckets is not None and found.buckets is not None:
+            hits.buckets[some] = found.buckets
         last = np.array([points[-1].score if points else 0.0 for points in lists])
         least = least_possible(
             settings.metric, settings.dim, _distances(settings.metric, last),
@@ -174,6 +183,11 @@ class Searching:
         )  # fmt: skip
         proven: NDArray[np.bool_] = (lengths < limits[some]) | (worst < least)
         return proven
+
+    def _codes(self, points: list[Any]) -> NDArray[np.int32]:
+        settings = self.facts.settings
+        codes = [code_of(settings, point) for point in points]
+        return np.array(codes, np.int32).reshape(len(points), settings.active)
 
 
 def _distances(metric: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from qdrant_client.http.exceptions import (
     UnexpectedResponse,
 )
 
-from flowhash.engines.qdrant.qdrant_address import Address, LocalFolder
+from flowhash.engines.qdrant.qdrant_address import LocalFolder, QdrantAddress
 from flowhash.errors import ForbiddenError, LockedTableError, StorageError
 
 PATIENCE = 120  # seconds that a request may take; the client's own five are few for a big batch
@@ -43,7 +43,7 @@ class Store:
         StorageError: it cannot be reached.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: QdrantAddress) -> None:
         self.address = address
         self.local = address.folder is not None
         self._folder: LocalFolder | None = None
@@ -111,7 +111,7 @@ def kept_open(store: Store) -> Iterator[Store]:
         raise
 
 
-def _connected(address: Address) -> QdrantClient:
+def _connected(address: QdrantAddress) -> QdrantClient:
     """A client of a server, on gRPC if it speaks that: it is the faster one for vectors."""
     if _listens(address.host, address.grpc_port):
         client = _client(address, prefer_grpc=True)
@@ -129,7 +129,7 @@ def _connected(address: Address) -> QdrantClient:
     return _client(address, prefer_grpc=False)
 
 
-def _client(address: Address, prefer_grpc: bool) -> QdrantClient:
+def _client(address: QdrantAddress, prefer_grpc: bool) -> QdrantClient:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a key without encryption: the user's choice, in the docs
         return QdrantClient(
@@ -149,7 +149,7 @@ def _listens(host: str, port: int) -> bool:
         return False
 
 
-def in_our_words(error: BaseException, address: Address) -> StorageError:
+def in_our_words(error: BaseException, address: QdrantAddress) -> StorageError:
     """What the client or the server said, in one line and without the key."""
     if isinstance(error, StorageError):
         return error

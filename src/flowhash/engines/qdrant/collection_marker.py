@@ -18,7 +18,7 @@ from qdrant_client import models
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
 from flowhash.errors import InputError, StorageError, reason
-from flowhash.table import Settings
+from flowhash.table import TableSettings
 
 VERSION = 1
 MARKER = "00000000-0000-0000-0000-000000000000"  # the id of no item: theirs say "version 5"
@@ -26,7 +26,7 @@ MOST_NUMBERS = 65_536  # of a vector in Qdrant
 
 
 @dataclass(frozen=True)
-class Facts:
+class CollectionFacts:
     """What the marker says.
 
     Attributes:
@@ -43,7 +43,7 @@ class Facts:
         copied: which state of which table that was, and the change with which it was complete.
     """
 
-    settings: Settings
+    settings: TableSettings
     next_id: int = 0
     lowest: int = 0
     largest: float = 0.0
@@ -65,7 +65,7 @@ def fields_of(**facts: Any) -> dict[str, Any]:
     return fields
 
 
-def read_marker(store: Store) -> Facts | None:
+def read_marker(store: Store) -> CollectionFacts | None:
     """What the marker says; None where there is none.
 
     Raises:
@@ -92,7 +92,7 @@ def read_marker(store: Store) -> Facts | None:
         ) from error
 
 
-def _facts_of(fields: dict[str, Any]) -> Facts:
+def _facts_of(fields: dict[str, Any]) -> CollectionFacts:
     """The payload of the marker, which may be anything.
 
     Raises:
@@ -105,7 +105,7 @@ def _facts_of(fields: dict[str, Any]) -> Facts:
     if pending is not None:
         low, high = pending
         pending = int(low), int(high)
-    settings = Settings(**json.loads(fields["settings"]))
+    settings = TableSettings(**json.loads(fields["settings"]))
     settings.check()
     for value in (loading, copied, notes):
         if not isinstance(value, dict | None):
@@ -117,13 +117,13 @@ def _facts_of(fields: dict[str, Any]) -> Facts:
     largest = float(fields["largest"])
     if not (math.isfinite(largest) and largest >= 0):
         raise ValueError(f"largest is {largest}")
-    return Facts(
+    return CollectionFacts(
         settings, int(fields["next_id"]), int(fields["lowest"]), largest, int(fields["change"]),
         str(fields["writing"]), pending, json.dumps(notes or {}), loading, copied,
     )  # fmt: skip
 
 
-def known_facts(store: Store, *, unfinished: bool = False) -> Facts:
+def known_facts(store: Store, *, unfinished: bool = False) -> CollectionFacts:
     """What the marker says of a collection that must be FlowHash's.
 
     Args:
@@ -166,7 +166,7 @@ def first_change() -> int:
     return time.time_ns() // 1000
 
 
-def make_collection(store: Store, facts: Facts) -> None:
+def make_collection(store: Store, facts: CollectionFacts) -> None:
     """Make an empty collection; its marker comes last, so that half a collection is nobody's.
 
     Raises:

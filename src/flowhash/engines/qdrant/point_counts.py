@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import CODE
-from flowhash.table import Settings
+from flowhash.table import TableSettings
 
 KEPT = 100_000  # unions that are remembered
 FEW = 8  # unions with a filter that are counted one by one rather than all loads
@@ -58,7 +58,7 @@ class Counter:
         known: counts with this filter that may be used, and are added to.
     """
 
-    def __init__(self, store: Store, settings: Settings, chosen: Chosen, known: Known) -> None:
+    def __init__(self, store: Store, settings: TableSettings, chosen: Chosen, known: Known) -> None:
         self._store = store
         self._settings = settings
         self._chosen = chosen

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
-from flowhash.engines.engine_arguments import NewItems
+from flowhash.engines.engine_arguments import EngineItems
 from flowhash.engines.qdrant.client_connection import Store
-from flowhash.engines.qdrant.collection_marker import Facts
+from flowhash.engines.qdrant.collection_marker import CollectionFacts
 from flowhash.engines.qdrant.points import NAME, PointId, points_of
-from flowhash.table import INT64, STRING, Settings, Stored
+from flowhash.table import INT64, STRING, Stored, TableSettings
 
 AT_ONCE = 10_000  # points that one request deletes
 
 
-def name_fields(settings: Settings) -> bool | list[str]:
+def name_fields(settings: TableSettings) -> bool | list[str]:
     """The fields that an id is read from."""
     return [NAME] if settings.ids == STRING else False
 
@@ -30,7 +30,7 @@ def longest(embeddings: NDArray[np.float32]) -> float:
     return float(lengths.max(initial=0.0))
 
 
-def begun(facts: Facts, items: NewItems, ids: NDArray[Any]) -> dict[str, Any]:
+def begun(facts: CollectionFacts, items: EngineItems, ids: NDArray[Any]) -> dict[str, Any]:
     """The facts that an add changes."""
     largest = max(longest(some.embeddings) for some in items.table.batches(payloads=False))
     changed: dict[str, Any] = {"largest": max(facts.largest, largest)}
@@ -43,7 +43,7 @@ def begun(facts: Facts, items: NewItems, ids: NDArray[Any]) -> dict[str, Any]:
 
 
 def put(
-    store: Store, settings: Settings, items: NewItems, next_id: int, size: int
+    store: Store, settings: TableSettings, items: EngineItems, next_id: int, size: int
 ) -> Iterator[None]:
     """Store items, one batch after the other; those that are there are replaced."""
     for number, stored in enumerate(items.table.batches(size)):
@@ -53,7 +53,7 @@ def put(
         put_some(store, settings, some)
 
 
-def put_some(store: Store, settings: Settings, stored: Stored) -> None:
+def put_some(store: Store, settings: TableSettings, stored: Stored) -> None:
     """Store so many items as go into one request."""
     store.ask("upsert", points=points_of(settings, stored), wait=True)
 

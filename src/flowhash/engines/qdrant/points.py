@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qdrant_client import models
 
 from flowhash.errors import StorageError
-from flowhash.table import STRING, Item, Settings, Stored
+from flowhash.table import STRING, Item, Stored, TableSettings
 
 EMBEDDING, DIRECTION = "embedding", "direction"
 CODE, PAYLOAD, TEXT, NAME = "code", "payload", "text", "id"
@@ -34,7 +34,7 @@ def point_id(item: int | str) -> PointId:
     return int(item) & UNSIGNED
 
 
-def item_id(settings: Settings, point: Any) -> int | str:
+def item_id(settings: TableSettings, point: Any) -> int | str:
     """The id of a point, as the user knows it.
 
     Raises:
@@ -84,7 +84,7 @@ def directions(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     return scaled
 
 
-def points_of(settings: Settings, stored: Stored) -> list[models.PointStruct]:
+def points_of(settings: TableSettings, stored: Stored) -> list[models.PointStruct]:
     """Items as points."""
     vectors = {EMBEDDING: stored.embeddings.tolist()}
     if settings.metric == "cosine":
@@ -105,7 +105,7 @@ def points_of(settings: Settings, stored: Stored) -> list[models.PointStruct]:
     return points
 
 
-def stored_of(settings: Settings, points: list[Any], payloads: bool = True) -> Stored:
+def stored_of(settings: TableSettings, points: list[Any], payloads: bool = True) -> Stored:
     """Points with vectors and payloads as items."""
     ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
     codes = np.empty((len(points), settings.active), np.int32)
@@ -121,14 +121,14 @@ def stored_of(settings: Settings, points: list[Any], payloads: bool = True) -> S
     return Stored(ids, codes, embeddings, texts)
 
 
-def item_of(settings: Settings, point: Any) -> Item:
+def item_of(settings: TableSettings, point: Any) -> Item:
     """A point with vectors and payload as an item."""
     stored = stored_of(settings, [point])
     item = item_id(settings, point)
     return Item(item, stored.codes[0], stored.embeddings[0], stored.payloads[0])
 
 
-def code_of(settings: Settings, point: Any) -> list[int]:
+def code_of(settings: TableSettings, point: Any) -> list[int]:
     """The buckets of a point, ascending."""
     code = (point.payload or {}).get(CODE)
     if not isinstance(code, list) or len(code) != settings.active:

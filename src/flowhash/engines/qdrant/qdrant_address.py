@@ -25,7 +25,7 @@ EXPECTED = "qdrant://HOST:6333/COLLECTION or qdrant+local:///FOLDER?collection=N
 
 
 @dataclass(frozen=True)
-class Address:
+class QdrantAddress:
     """A collection.
 
     Attributes:
@@ -53,7 +53,7 @@ class Address:
         return self.folder is None or (self.folder / "meta.json").is_file()
 
 
-def read_address(text: str) -> Address:
+def read_address(text: str) -> QdrantAddress:
     """Take an address apart.
 
     The key of a server is in the variable ``QDRANT_API_KEY``, or in the address:
@@ -81,7 +81,7 @@ def read_address(text: str) -> Address:
         if parts.netloc or not folder.is_absolute():
             raise InputError(f"{place} has no absolute folder; expected {EXPECTED}")
         name = _checked(options.get("collection", DEFAULT), place)
-        return Address(name, f"{place}?collection={name}", folder=folder)
+        return QdrantAddress(name, f"{place}?collection={name}", folder=folder)
     if parts.hostname is None:
         raise InputError(f"{place} has no host; expected {EXPECTED}")
     if parts.username:
@@ -96,7 +96,7 @@ def read_address(text: str) -> Address:
     if not grpc_port.isdecimal():
         raise InputError(f"{place}: grpc_port is {grpc_port!r:.20}; expected a whole number")
     server = parts.netloc.rpartition("@")[2]
-    return Address(
+    return QdrantAddress(
         name, f"{scheme}://{server}/{name}", host=parts.hostname, port=port,
         grpc_port=int(grpc_port), https=scheme == "qdrant+https", key=key or None,
     )  # fmt: skip

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flowhash.argument_checks import plain_integer
 from flowhash.engines import engine_arguments
 from flowhash.engines.engine_arguments import memory_table
 from flowhash.engines.qdrant import point_writes
-from flowhash.engines.qdrant.candidate_search import Searching
+from flowhash.engines.qdrant.candidate_search import CandidateSearch
 from flowhash.engines.qdrant.client_connection import PATIENCE, Store, kept_open
 from flowhash.engines.qdrant.collection_marker import (
     MARKER,
-    Facts,
+    CollectionFacts,
     known_facts,
     make_collection,
     read_marker,
@@ -46,20 +47,19 @@ from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import InputError, LockedTableError, StorageError
 from flowhash.table import (
     INT64,
-    SAMPLE,
+    STATS_SAMPLE,
     STRING,
     HashTable,
     Hits,
     Item,
-    Settings,
     SettingsProperties,
     Stats,
     Stored,
+    TableSettings,
     check_encoder,
-    draw,
+    draw_sample,
     read_ids,
     stats_of,
-    whole_number,
 )
 
 
@@ -72,7 +72,7 @@ class QdrantTable(SettingsProperties):
 
     _figures: tuple[int, Stats] | None = None
 
-    def __init__(self, store: Store, facts: Facts, writable: bool) -> None:
+    def __init__(self, store: Store, facts: CollectionFacts, writable: bool) -> None:
         super().__init__(facts.settings)
         self._store = store
         self._facts = facts
@@ -115,14 +115,14 @@ class QdrantTable(SettingsProperties):
             InputError: a setting that cannot be.
             StorageError: the server does not answer, or there is such a collection.
         """
-        number = whole_number
-        settings = Settings(
+        number = plain_integer
+        settings = TableSettings(
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
         settings.check()
         refuse_distribute(distribute)
         with kept_open(Store(read_address(place))) as store:
-            facts = Facts(settings)
+            facts = CollectionFacts(settings)
             make_collection(store, facts)
             return cls._of(store, facts, True)
 
@@ -177,7 +177,7 @@ class QdrantTable(SettingsProperties):
             store.ask("delete_collection")
 
     @classmethod
-    def _of(cls, store: Store, facts: Facts, writable: bool) -> QdrantTable:
+    def _of(cls, store: Store, facts: CollectionFacts, writable: bool) -> QdrantTable:
         table = cls(store, facts, writable)
         table._now()
         return table
@@ -263,6 +263,7 @@ class QdrantTable(SettingsProperties):
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
+        buckets: bool = False,
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens.
@@ -277,6 +278,7 @@ class QdrantTable(SettingsProperties):
                 list of values, that each may have.
             threads: only checked; the server has its own.
             payloads: whether to return payloads too.
+            buckets: whether to return the buckets that each hit is in, too.
             encoder: the fingerprint of the queries' encoder.
 
         Raises:
@@ -290,7 +292,8 @@ class QdrantTable(SettingsProperties):
         chosen = read_where(self._empty, where)
         facts = self._now()
         counter = self._counter(facts, chosen)
-        return Searching(self._store, facts, chosen, counter, payloads).answer(asked)
+        search = CandidateSearch(self._store, facts, chosen, counter, payloads, buckets)
+        return search.answer(asked)
 
     def close(self) -> None:
         """Let go of the connection; closing twice is fine."""
@@ -431,7 +434,7 @@ class QdrantTable(SettingsProperties):
                 f'{self.address} was opened to be searched only; open it with mode="r+"'
             )
 
-    def _now(self) -> Facts:
+    def _now(self) -> CollectionFacts:
         """The facts of this moment, and how many items there are.
 
         Raises:
@@ -448,7 +451,7 @@ class QdrantTable(SettingsProperties):
         self._facts = facts
         return facts
 
-    def _counter(self, facts: Facts, chosen: Chosen = ALL) -> Counter:
+    def _counter(self, facts: CollectionFacts, chosen: Chosen = ALL) -> Counter:
         known = Known() if chosen or facts.writing else self._memory.of(facts.change)
         return Counter(self._store, facts.settings, chosen, known)
 
@@ -489,7 +492,7 @@ class QdrantTable(SettingsProperties):
             if offset is None:
                 return
 
-    def _load(self, facts: Facts, bucket: int) -> int:
+    def _load(self, facts: CollectionFacts, bucket: int) -> int:
         return self._counter(facts).unions([frozenset([bucket])])[frozenset([bucket])]
 
     def _items_of(self, points: list[Any]) -> list[Item]:
@@ -500,7 +503,7 @@ class QdrantTable(SettingsProperties):
         return [items[point.id] for point in points if point.id in items]
 
     def _drawn(
-        self, facts: Facts, chosen: Chosen, total: int, count: int, seed: int,
+        self, facts: CollectionFacts, chosen: Chosen, total: int, count: int, seed: int,
         fields: list[str] | None = None,
     ) -> list[Any]:  # fmt: skip
         """Up to ``count`` points of a filter that ``total`` points pass, in the order of ids."""
@@ -508,7 +511,7 @@ class QdrantTable(SettingsProperties):
         options: dict[str, Any] = {"with_payload": wanted or False, "with_vectors": False}
         if total <= max(LISTED, count):
             points = [point for page in self._pages(POINTS, chosen, **options) for point in page]
-            return [points[place] for place in draw(len(points), count, seed).tolist()]
+            return [points[place] for place in draw_sample(len(points), count, seed).tolist()]
         generator = np.random.default_rng(seed)
         found: dict[PointId, Any] = {}
         stretch = -(-count // STRETCHES) + 1  # one more: the marker may be among them
@@ -524,7 +527,7 @@ class QdrantTable(SettingsProperties):
         points = [
             found[name] for name in sorted(found, key=lambda name: (isinstance(name, str), name))
         ]
-        return [points[place] for place in draw(len(points), count, seed).tolist()]
+        return [points[place] for place in draw_sample(len(points), count, seed).tolist()]
 
     def _stretch(
         self, start: PointId, size: int, chosen: Chosen, options: dict[str, Any]
@@ -540,7 +543,7 @@ class QdrantTable(SettingsProperties):
                 found += points
         return [point for point in found if point.id != MARKER]
 
-    def _measured(self, facts: Facts) -> Stats:
+    def _measured(self, facts: CollectionFacts) -> Stats:
         loads = self._counter(facts).loads()
         segments = int(self._store.ask("get_collection").segments_count or 1)
         return stats_of(
@@ -556,14 +559,14 @@ class QdrantTable(SettingsProperties):
             return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
         return 4 * self.dim * self._items * (2 if self.metric == "cosine" else 1)
 
-    def _others_found(self, facts: Facts, loads: NDArray[np.int64]) -> float:
+    def _others_found(self, facts: CollectionFacts, loads: NDArray[np.int64]) -> float:
         """The mean number of others that an item finds in its own buckets."""
         settings = facts.settings
         if self._items < 2:
             return 0.0
         if settings.active == 1:
             return float((loads * (loads - 1)).sum()) / self._items
-        if self._items <= SAMPLE:  # few enough to read all codes
+        if self._items <= STATS_SAMPLE:  # few enough to read all codes
             options: dict[str, Any] = {"with_payload": [CODE, NAME], "with_vectors": False}
             pages = self._pages(POINTS, **options)
             codes = np.array([code_of(settings, point) for page in pages for point in page])
@@ -576,7 +579,7 @@ class QdrantTable(SettingsProperties):
         return float(np.mean([counts[union] - 1 for union in unions]))
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[Facts]:
+    def _changing(self) -> Iterator[CollectionFacts]:
         """The facts to change, after what an earlier writer left behind was taken back."""
         with self._writing:
             self._check_writable()
@@ -590,7 +593,7 @@ class QdrantTable(SettingsProperties):
             yield facts
 
     @contextlib.contextmanager
-    def _change(self, facts: Facts, **changed: Any) -> Iterator[None]:
+    def _change(self, facts: CollectionFacts, **changed: Any) -> Iterator[None]:
         """Between the two, readers keep nothing that they count.
 
         Args:
@@ -609,7 +612,7 @@ class QdrantTable(SettingsProperties):
     def _claim(self) -> str:
         return f"{self._token} {time.time():.0f}"
 
-    def _refuse_others(self, facts: Facts) -> None:
+    def _refuse_others(self, facts: CollectionFacts) -> None:
         """Refuse to write while somebody else does, who has said so within ``LEASE`` seconds.
 
         Qdrant has no locks: who begins within the same blink is not seen.
@@ -661,7 +664,7 @@ def _inside(bucket: int) -> Chosen:
     return Chosen((only,))
 
 
-def _place(facts: Facts, generator: np.random.Generator) -> PointId:
+def _place(facts: CollectionFacts, generator: np.random.Generator) -> PointId:
     """A random place in the order of the points."""
     if facts.settings.ids == STRING:
         return point_id(str(generator.integers(1 << 62)))

@@ -18,7 +18,7 @@ import numpy as np
 
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.collection_marker import (
-    Facts,
+    CollectionFacts,
     first_change,
     known_facts,
     make_collection,
@@ -96,7 +96,7 @@ class QdrantLoading:
         place = self._store.address.shown
         if not self._store.is_there():
             progress = self._new_progress()
-            make_collection(self._store, replace(Facts(self._settings), loading=progress))
+            make_collection(self._store, replace(CollectionFacts(self._settings), loading=progress))
             return progress
         facts = known_facts(self._store, unfinished=True)
         if facts.loading is None:

@@ -13,7 +13,7 @@ from scipy import stats
 
 from flowhash.evaluate.comparison.comparison import TOPS, Draws, Trial
 from flowhash.evaluate.results import Leads, Row, compared, rival_name
-from flowhash.quality import LEVEL, percentile_interval, resampled_sums
+from flowhash.quality import CONFIDENCE_LEVEL, percentile_interval, resampled_sums
 
 Place = tuple[str, str, int | None, int]  # method, table, k, seed
 
@@ -124,7 +124,9 @@ def _over_seeds(row: Row, rows: Sequence[Row], stacked: Mapping[Place, Draws]) -
     })  # fmt: skip
 
 
-def seeds_interval(differences: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float]:
+def seeds_interval(
+    differences: NDArray[np.float64], level: float = CONFIDENCE_LEVEL
+) -> tuple[float, float]:
     """The interval of the mean over seeds of a difference [seeds, draws of the queries]."""
     seeds = len(differences)
     each = differences.mean(axis=1)

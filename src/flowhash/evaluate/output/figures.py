@@ -17,9 +17,8 @@ import numpy as np
 from flowhash.codes import assign_codes, ortools_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.evaluate.output.report_charts import OBJECTIVES, Curves, series, smoothed
-from flowhash.evaluate.output.result_grid import group_seeds
 from flowhash.evaluate.paper_numbers import PAPER_SOLVER_SECONDS
-from flowhash.evaluate.results import METHODS, Row
+from flowhash.evaluate.results import METHODS, Row, group_seeds
 from flowhash.extras import require
 from flowhash.quality import expected_speed_up
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from flowhash.errors import InputError
 from flowhash.evaluate.output.result_grid import (
-    COSTS,
+    MAIN,
     NMI,
+    PRECISIONS,
     QUALITY,
     Cell,
     Grid,
@@ -20,7 +21,7 @@ from flowhash.evaluate.output.result_grid import (
     make_grid,
 )
 from flowhash.evaluate.paper_numbers import NMI_TABLE
-from flowhash.evaluate.results import METHODS, Row
+from flowhash.evaluate.results import METHODS, Row, group_seeds
 from flowhash.quality import RESAMPLES
 
 SEEN = ("train", "test")  # tables whose classes were there in training
@@ -75,6 +76,7 @@ def _grids(
             f"no row is of the table {' or '.join(map(repr, names))}; expected what an evaluation "
             f"of it gave"
         )
+    group_seeds(rows)  # refuses rows that are not of one experiment
     head = f"{title}: " if title else ""
     there = {
         table: name for table, name in names.items() if any(row.table == table for row in rows)
@@ -96,7 +98,7 @@ def _grids(
                 f"{head}searching {name}, precision minus that of exhaustive search, in points. In "
                 f"brackets {how}."
             )
-            grids.append(differences_grid(found, name, QUALITY[1:], caption))
+            grids.append(differences_grid(found, name, PRECISIONS, caption))
             caption = (
                 f"{head}searching {name}, FlowHash minus its rivals: SUF, and precision in points. "
                 f"In brackets {how}."
@@ -104,15 +106,14 @@ def _grids(
             grids.append(leads_grid(found, name, QUALITY, caption))
     for table, name in there.items():
         caption = f"{head}searching {name}, with costs. {COST_WORDS} {seeds} {bold}"
-        columns = (*QUALITY, NMI, *COSTS)
-        grids.append(make_grid(rows, (), columns, {table: name}, caption))
+        grids.append(make_grid(rows, (), MAIN, {table: name}, caption))
     single = [row for row in rows if row.nmi is not None]
     if single:
         caption = (
             f"{head}NMI in % at k = 1{last}. {seeds}{grey} Nothing is bold: NMI has no interval."
         )
         grids.append(make_grid(single, paper, (NMI,), there, caption))
-    return [grid for grid in grids if grid.lines]
+    return [grid for grid in grids if grid.groups]
 
 
 def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -130,20 +131,22 @@ def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str
 
 
 def _markdown_cell(cell: Cell) -> str:
-    shown = f"{cell.mean} ± {cell.deviation}" if cell.deviation else cell.mean
-    shown = f"**{shown}**" if cell.bold else shown
+    shown = f"**{cell.text}**" if cell.bold else cell.text
     return f"{shown} <sub>{cell.paper}</sub>".strip() if cell.paper else shown
 
 
 def _markdown_grid(grid: Grid) -> str:
     heads = [
-        f"{table} {column}" if len(grid.tables) > 1 else column
+        f"{table} {column.title}" if len(grid.tables) > 1 else column.title
         for table in grid.tables
         for column in grid.columns
     ]
     lines = [["k", "method", *heads], ["---", "---", *(["---:"] * len(heads))]]
-    for line, group in zip(grid.lines, grid.groups, strict=True):
-        lines.append([group.removeprefix("k = "), line.method, *map(_markdown_cell, line.cells)])
+    for group in grid.groups:
+        shown = "" if group.k is None else str(group.k)
+        for line in group.lines:
+            lines.append([shown, line.label, *map(_markdown_cell, line.cells)])
+            shown = ""
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     caption = grid.caption.replace("The small grey number", "The small number")  # GitHub: no colour
     return f"{caption}\n\n{body}\n"
@@ -258,6 +261,7 @@ SPECIAL = {
     "\N{NO-BREAK SPACE}": "~",
     "–": "--",
     "…": r"\ldots{}",
+    "∞": r"$\infty$",
 }
 
 
@@ -271,7 +275,7 @@ def _latex_cell(cell: Cell, room: str) -> str:
     mean = escape_latex(cell.mean)
     shown = f"\\textbf{{{mean}}}" if cell.bold else mean
     if cell.deviation:
-        shown += f"{{\\tiny$\\pm${cell.deviation}}}"
+        shown += f"{{\\tiny$\\pm${escape_latex(cell.deviation)}}}"
     if not cell.paper:
         return f"{shown} \\phantom{{\\scriptsize {room}}}" if shown and room else shown
     digits = "0" * (len(room) - len(cell.paper))
@@ -281,7 +285,7 @@ def _latex_cell(cell: Cell, room: str) -> str:
 
 def _latex_heads(grid: Grid) -> list[str]:
     width, count = len(grid.columns), len(grid.tables)
-    titles = [escape_latex(column) for column in grid.columns] * count
+    titles = [escape_latex(column.title) for column in grid.columns] * count
     lines = [" & ".join(["", "method", *titles]) + r" \\"]
     if count > 1:
         over = [rf"\multicolumn{{{width}}}{{c}}{{\emph{{{escape_latex(t)}}}}}" for t in grid.tables]
@@ -298,12 +302,13 @@ def latex_grid(grid: Grid) -> str:
         max((cell.paper for cell in column), key=len)
         for column in zip(*(line.cells for line in grid.lines), strict=True)
     ]
-    for line, group in zip(grid.lines, grid.groups, strict=True):
-        if group or line is grid.lines[0]:
-            lines.append(r"\midrule")
-        shown = f"${group.replace(' ', '')}$" if group else ""
-        cells = [shown, escape_latex(line.method), *map(_latex_cell, line.cells, rooms)]
-        lines.append(" & ".join(cells) + r" \\")
+    for group in grid.groups:
+        lines.append(r"\midrule")
+        shown = "" if group.k is None else f"$k={group.k}$"
+        for line in group.lines:
+            cells = [shown, escape_latex(line.label), *map(_latex_cell, line.cells, rooms)]
+            lines.append(" & ".join(cells) + r" \\")
+            shown = ""
     columns = "ll" + "r" * (len(grid.columns) * len(grid.tables))
     body = "\n".join([*lines, r"\bottomrule"])
     return (

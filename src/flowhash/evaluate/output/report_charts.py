@@ -25,22 +25,19 @@ from flowhash.evaluate.output.chart_canvas import (
     legend_below,
     plain_numbers,
 )
-from flowhash.evaluate.output.report_tables import (
-    Entry,
+from flowhash.evaluate.output.result_grid import PRECISIONS, SUF, Column
+from flowhash.evaluate.results import (
+    METHODS,
+    Buckets,
+    MergedRow,
     Value,
     active_counts,
-    flat_seconds,
-    heading,
+    is_ours,
     method_label,
+    table_heading,
 )
-from flowhash.evaluate.results import METHODS, Buckets, is_ours
 from flowhash.extras import require
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -62,41 +59,36 @@ LOOKS = {
     "flowhash-free": (VERMILION, "h"),
     "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see _style
 }
-PRECISIONS: tuple[tuple[str, Value], ...] = (
-    ("Pr@1", lambda row: row.pr1),
-    ("Pr@4", lambda row: row.pr4),
-    ("Pr@16", lambda row: row.pr16),
-)
 
 
-def row_charts(entries: Sequence[Entry]) -> list[Chart]:
+def row_charts(merged: Sequence[MergedRow]) -> list[Chart]:
     """The charts of one searched table; none without a method that has buckets."""
-    if not active_counts(entries):
+    if not active_counts(merged):
         return []
-    if len(active_counts(entries)) < 2:  # nothing to draw against k
-        return [_time_chart(entries)]
-    charts = [_speed_up_chart(entries), _time_chart(entries)]
-    charts += [_precision_chart(entries, head, value) for head, value in PRECISIONS]
+    if len(active_counts(merged)) < 2:  # nothing to draw against k
+        return [_time_chart(merged)]
+    charts = [_speed_up_chart(merged), _time_chart(merged)]
+    charts += [_precision_chart(merged, column) for column in PRECISIONS]
     return charts
 
 
-def _speed_up_chart(entries: Sequence[Entry]) -> Chart:
+def _speed_up_chart(merged: Sequence[MergedRow]) -> Chart:
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         expected = [
-            (entry.k, value)
-            for entry in entries
-            if entry.method == "flowhash"
-            and (value := entry.mean(lambda row: row.expected)) is not None
+            (each.k, value)
+            for each in merged
+            if each.method == "flowhash"
+            and (value := each.mean(lambda row: row.expected)) is not None
         ]
         if expected:
             axes.plot(*zip(*expected, strict=True), "--", color=INK, label="expected (FlowHash)")
-        _lines(axes, entries, lambda row: row.suf)
+        _lines(axes, merged, SUF.value)
         axes.set_yscale("log")
         plain_numbers(axes.yaxis)
-        _finish(figure, axes, entries, "SUF")
+        _finish(figure, axes, merged, "SUF")
 
-    table = heading(entries[0].table)
+    table = table_heading(merged[0].table)
     return draw(
         f"suf-{_word(table)}",
         f"{table}: speed-up factor against k, one line a method",
@@ -106,40 +98,40 @@ def _speed_up_chart(entries: Sequence[Entry]) -> Chart:
     )
 
 
-def _precision_chart(entries: Sequence[Entry], head: str, value: Value) -> Chart:
+def _precision_chart(merged: Sequence[MergedRow], column: Column) -> Chart:
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
-        for entry in entries:
-            if entry.k is None and (level := entry.mean(value)) is not None:
-                line = ":" if entry.method == "exhaustive" else "-."  # of vectors of another length
-                axes.axhline(level, linestyle=line, color=INK, label=entry.label)
-        _lines(axes, entries, value)
-        _finish(figure, axes, entries, f"{head} (%)")
+        for each in merged:
+            if each.k is None and (level := each.mean(column.value)) is not None:
+                line = ":" if each.method == "exhaustive" else "-."  # of vectors of another length
+                axes.axhline(level, linestyle=line, color=INK, label=each.label)
+        _lines(axes, merged, column.value)
+        _finish(figure, axes, merged, f"{column.title} (%)")
 
-    table = heading(entries[0].table)
+    table = table_heading(merged[0].table)
     return draw(
-        f"{_word(head)}-{_word(table)}",
-        f"{table}: {head} against k, one line a method, exhaustive search level",
-        f"{head} against k; higher is better.",
+        f"{_word(column.title)}-{_word(table)}",
+        f"{table}: {column.title} against k, one line a method, exhaustive search level",
+        f"{column.title} against k; higher is better.",
         paint,
     )
 
 
-def _time_chart(entries: Sequence[Entry]) -> Chart:
-    points = _points(entries)
+def _time_chart(merged: Sequence[MergedRow]) -> Chart:
+    points = _points(merged)
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         axes.set_xscale("log")
         axes.set_yscale("log")
-        for method in _methods(entries):
+        for method in _methods(merged):
             own = [point[1:] for point in points if point[0].method == method]
             if own:
                 axes.plot(
                     *zip(*own, strict=True), linewidth=0.8, label=method_label(method),
                     **_style(method),
                 )  # fmt: skip
-        flat = flat_seconds(entries)
+        flat = mean_flat(merged)
         if flat is not None:
             axes.axhline(1e6 * flat, linestyle=":", color=INK, label="FAISS Flat")
         axes.margins(0.1)
@@ -150,7 +142,7 @@ def _time_chart(entries: Sequence[Entry]) -> Chart:
         axes.set_ylabel("µs a query")
         legend_below(figure, axes)
 
-    table = heading(entries[0].table)
+    table = table_heading(merged[0].table)
     return draw(
         f"time-{_word(table)}",
         f"{table}: microseconds of search a query against speed-up factor",
@@ -160,41 +152,47 @@ def _time_chart(entries: Sequence[Entry]) -> Chart:
     )
 
 
-def _points(entries: Sequence[Entry]) -> list[tuple[Entry, float, float]]:
+def mean_flat(merged: Sequence[MergedRow]) -> float | None:
+    """What FAISS Flat took a query, the mean over all rows."""
+    everything = MergedRow("", "", None, tuple(row for each in merged for row in each.rows))
+    return everything.mean(lambda row: row.flat or None)
+
+
+def _points(merged: Sequence[MergedRow]) -> list[tuple[MergedRow, float, float]]:
     """Speed-up and microseconds; a logarithmic axis has no place for zeros."""
     found = []
-    for entry in entries:
-        speed_up, seconds = entry.mean(lambda row: row.suf), entry.mean(lambda row: row.seconds)
+    for each in merged:
+        speed_up, seconds = each.mean(SUF.value), each.mean(lambda row: row.seconds)
         if speed_up and seconds:
-            found.append((entry, speed_up, 1e6 * seconds))
+            found.append((each, speed_up, 1e6 * seconds))
     return found
 
 
-def _name_points(axes: Axes, points: Sequence[tuple[Entry, float, float]]) -> None:
+def _name_points(axes: Axes, points: Sequence[tuple[MergedRow, float, float]]) -> None:
     """Write k at the points, FlowHash's first, but over no other k that is written already."""
     taken: list[tuple[float, float]] = []
-    for entry, across, up in sorted(points, key=lambda point: point[0].method != "flowhash"):
-        if entry.k is None:
+    for each, across, up in sorted(points, key=lambda point: point[0].method != "flowhash"):
+        if each.k is None:
             continue
         x, y = axes.transAxes.inverted().transform(axes.transData.transform((across, up)))
         if any(abs(x - other) < 0.05 and abs(y - height) < 0.09 for other, height in taken):
             continue
         taken.append((x, y))
         axes.annotate(
-            str(entry.k), (across, up), (5, 3),
-            textcoords="offset points", color=_style(entry.method)["color"], fontsize=10,
+            str(each.k), (across, up), (5, 3),
+            textcoords="offset points", color=_style(each.method)["color"], fontsize=10,
         )  # fmt: skip
 
 
-def _lines(axes: Axes, entries: Sequence[Entry], value: Value) -> None:
+def _lines(axes: Axes, merged: Sequence[MergedRow], value: Value) -> None:
     """One line a method over k, with bars where several seeds were run."""
-    for method in _methods(entries):
+    for method in _methods(merged):
         found = [
-            (entry.k, measure)
-            for entry in entries
-            if entry.method == method
-            and entry.k is not None
-            and (measure := entry.measure(value)) is not None
+            (each.k, measure)
+            for each in merged
+            if each.method == method
+            and each.k is not None
+            and (measure := each.measure(value)) is not None
         ]
         if not found:
             continue
@@ -209,8 +207,8 @@ def _lines(axes: Axes, entries: Sequence[Entry], value: Value) -> None:
         )  # fmt: skip
 
 
-def _finish(figure: Figure, axes: Axes, entries: Sequence[Entry], label: str) -> None:
-    counts = active_counts(entries)
+def _finish(figure: Figure, axes: Axes, merged: Sequence[MergedRow], label: str) -> None:
+    counts = active_counts(merged)
     axes.set_xticks(counts)
     axes.set_xlim(counts[0] - 0.3, counts[-1] + 0.3)
     axes.set_xlabel("k")
@@ -218,8 +216,8 @@ def _finish(figure: Figure, axes: Axes, entries: Sequence[Entry], label: str) ->
     legend_below(figure, axes)
 
 
-def _methods(entries: Sequence[Entry]) -> list[str]:
-    there = dict.fromkeys(entry.method for entry in entries)
+def _methods(merged: Sequence[MergedRow]) -> list[str]:
+    there = dict.fromkeys(each.method for each in merged)
     known = [method for method in METHODS if method in there]
     return known + [method for method in there if method not in METHODS]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,24 +17,33 @@ import flowhash
 from flowhash.durable_files import replace_file
 from flowhash.evaluate.output.chart_canvas import Chart
 from flowhash.evaluate.output.markdown_latex import bold_words
-from flowhash.evaluate.output.report_charts import bucket_charts, curve_charts, row_charts, stages
-from flowhash.evaluate.output.report_tables import (
+from flowhash.evaluate.output.report_charts import (
+    bucket_charts,
+    curve_charts,
+    mean_flat,
+    row_charts,
+    stages,
+)
+from flowhash.evaluate.output.result_grid import (
     MAIN,
     REST,
-    Entry,
-    Table,
-    active_counts,
-    build_table,
-    flat_seconds,
-    footnotes,
-    heading,
-    merge,
-    method_label,
-    table_names,
+    SPACE,
+    Grid,
+    between,
+    columns_with_values,
+    make_grid,
     three_figures,
 )
-from flowhash.evaluate.output.result_grid import SPACE, between
-from flowhash.evaluate.results import Example, Report
+from flowhash.evaluate.results import (
+    Example,
+    MergedRow,
+    Report,
+    Row,
+    active_counts,
+    merge_seeds,
+    method_label,
+    table_heading,
+)
 from flowhash.extras import require
 
 
@@ -43,9 +52,8 @@ class Searched:
     """One searched table as the page shows it."""
 
     heading: str
-    about: str
-    main: Table
-    rest: Table | None
+    main: Grid
+    rest: Grid | None
     footnotes: Sequence[str]
     charts: Sequence[Chart]
 
@@ -93,10 +101,10 @@ def _packaged(name: str) -> str:
 
 
 def _content(report: Report) -> dict[str, Any]:
-    entries, paper = merge(report.rows), merge(report.paper)
-    tables = table_names(entries)
-    searched = [_searched(_of(entries, table), _of(paper, table)) for table in tables]
-    sentences = [summarise(_of(entries, table)) for table in tables]
+    merged = merge_seeds(report.rows)
+    tables = list(dict.fromkeys(each.table for each in merged))
+    searched = [_searched(report, table) for table in tables]
+    sentences = [summarise([each for each in merged if each.table == table]) for table in tables]
     buckets = [
         Panel(each.name, charts)
         for number, each in enumerate(report.buckets)
@@ -123,38 +131,39 @@ def _content(report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _of(entries: Sequence[Entry], table: str) -> list[Entry]:
-    return [entry for entry in entries if entry.table == table]
-
-
-def _searched(entries: Sequence[Entry], paper: Sequence[Entry]) -> Searched:
-    main = build_table(entries, paper, MAIN)
-    assert main is not None  # every row has Pr@1
+def _searched(report: Report, table: str) -> Searched:
+    rows = [row for row in report.rows if row.table == table]
+    merged, heading = merge_seeds(rows), table_heading(table)
+    main = make_grid(
+        rows, report.paper, columns_with_values(rows, MAIN), {table: heading}, "", narrow=True
+    )
+    rest = make_grid(
+        rows, (), columns_with_values(rows, REST), {table: heading}, f"{heading}, more numbers",
+        narrow=True,
+    )  # fmt: skip
     return Searched(
-        heading=heading(entries[0].table),
-        about=_about(entries, main),
-        main=main,
-        rest=build_table(entries, (), REST),
-        footnotes=footnotes(entries),
-        charts=row_charts(entries),
+        heading=heading,
+        main=replace(main, caption=_about(rows, any(main.in_paper))),
+        rest=rest if rest.columns else None,
+        footnotes=list(dict.fromkeys(each.note for each in merged if each.note)),
+        charts=row_charts(merged),
     )
 
 
-def _about(entries: Sequence[Entry], main: Table) -> str:
+def _about(rows: Sequence[Row], in_paper: bool) -> str:
     """What was searched, and how to read the cells."""
-    rows = [row for entry in entries for row in entry.rows]
     items, queries_asked = max(row.items for row in rows), max(row.queries for row in rows)
     words = []
     if items and queries_asked:
         words.append(f"{queries_asked:,} queries among {items:,} items.")
-    flat = flat_seconds(entries)
+    flat = mean_flat(merge_seeds(rows))
     if flat is not None:
         micros = 1e6 * flat
         words.append(f"FAISS Flat takes {micros:,.{three_figures(micros)}f} µs a query.")
     seeds = len({row.seed for row in rows})
     if seeds > 1:
         words.append(f"Mean ± sample standard deviation over {seeds} seeds.")
-    if any(main.paper):
+    if in_paper:
         words.append("Small and grey: the paper's own numbers.")
     return " ".join([*words, bold_words(rows)])
 
@@ -166,34 +175,34 @@ WHERE = {
 }
 
 
-def summarise(entries: Sequence[Entry]) -> str | None:
+def summarise(merged: Sequence[MergedRow]) -> str | None:
     """The sentence of one searched table, at the smallest k of FlowHash.
 
     A baseline with a higher Pr@1 is named: the summary is for those who read nothing else, and
     must not leave out the rival.
     """
-    exhaustive = next((entry for entry in entries if entry.k is None), None)
-    ours = [entry for entry in entries if entry.method == "flowhash"]
+    exhaustive = next((each for each in merged if each.k is None), None)
+    ours = [each for each in merged if each.method == "flowhash"]
     counts = active_counts(ours)
-    if not entries:
+    if not merged:
         return None
-    where = WHERE.get(entries[0].table, f"In the {entries[0].table} table")
+    where = WHERE.get(merged[0].table, f"In the {merged[0].table} table")
     if not counts:
         return None if exhaustive is None else (
             f"{where}, exhaustive search has Pr@1 {_per_cent(exhaustive)}."
         )  # fmt: skip
     k = counts[0]
-    best = next(entry for entry in ours if entry.k == k)
+    best = next(each for each in ours if each.k == k)
     words = (
         f"{where}, FlowHash with k{SPACE}={SPACE}{k} scans {_speed_up(best):,.1f}× fewer items "
         f"at Pr@1 {_per_cent(best)}"
     )
     if exhaustive is not None:
         words += f", exhaustive search has {_per_cent(exhaustive)}{_between(best)}"
-    return words + _rivals(best, [entry for entry in entries if entry.k == k]) + "."
+    return words + _rivals(best, [each for each in merged if each.k == k]) + "."
 
 
-def _between(ours: Entry) -> str:
+def _between(ours: MergedRow) -> str:
     """The interval of the difference to exhaustive search, the widest of all seeds."""
     ends = [(row.pr1_low, row.pr1_high) for row in ours.rows]
     low = min((low for low, _ in ends if low is not None), default=None)
@@ -203,50 +212,50 @@ def _between(ours: Entry) -> str:
     return f" (a difference of {between(low, high)} points)"
 
 
-def _rivals(ours: Entry, same: Sequence[Entry]) -> str:
+def _rivals(ours: MergedRow, same: Sequence[MergedRow]) -> str:
     """What other methods of the same k do better or as well as can be told, or that none does."""
-    others = [entry for entry in same if entry is not ours]
+    others = [each for each in same if each is not ours]
     if not others:
         return ""
-    ahead = [entry for entry in others if _precision(entry) > _precision(ours)]
-    level = [entry for entry in others if entry not in ahead and _level(ours, entry)]
+    ahead = [each for each in others if _precision(each) > _precision(ours)]
+    level = [each for each in others if each not in ahead and _level(ours, each)]
     if not ahead and not level:
         return "; no other method has a higher Pr@1 at this k"
     words = _named("; a higher Pr@1 at this k", ahead)
     return words + _named("; level, as far as these queries can tell", level)
 
 
-def _named(words: str, entries: Sequence[Entry]) -> str:
-    ordered = sorted(entries, key=_precision, reverse=True)
+def _named(words: str, merged: Sequence[MergedRow]) -> str:
+    ordered = sorted(merged, key=_precision, reverse=True)
     named = ", ".join(
-        f"{entry.label} ({_per_cent(entry)} at {_speed_up(entry):,.1f}×)" for entry in ordered
+        f"{each.label} ({_per_cent(each)} at {_speed_up(each):,.1f}×)" for each in ordered
     )
     return f"{words}: {named}" if named else ""
 
 
-def _level(ours: Entry, other: Entry) -> bool:
+def _level(ours: MergedRow, other: MergedRow) -> bool:
     """Whether the interval of the difference in Pr@1 reaches zero in any seed."""
     leads = [row.leads.get(other.method) for row in ours.rows]
     return any(lead is not None and lead["pr1"][0] <= 0 for lead in leads)
 
 
-def _per_cent(entry: Entry) -> str:
-    return f"{_precision(entry):.1f}{SPACE}%"
+def _per_cent(each: MergedRow) -> str:
+    return f"{_precision(each):.1f}{SPACE}%"
 
 
-def _precision(entry: Entry) -> float:
-    return entry.mean(lambda row: row.pr1) or 0.0
+def _precision(each: MergedRow) -> float:
+    return each.mean(lambda row: row.pr1) or 0.0
 
 
-def _speed_up(entry: Entry) -> float:
-    return entry.mean(lambda row: row.suf) or 0.0
+def _speed_up(each: MergedRow) -> float:
+    return each.mean(lambda row: row.suf) or 0.0
 
 
 SIDE = 64  # pixels of a stored image, at most: it is shown no larger, and there are hundreds
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShownAnswer:
     """One item that came back; ``source`` is a data URI, or None for vectors."""
 
     name: str
@@ -255,31 +264,31 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Query:
+class ShownQuery:
     """One query, and the answers of each method."""
 
     name: str
     source: str | None
-    answers: tuple[tuple[str, tuple[Answer, ...]], ...]
+    answers: tuple[tuple[str, tuple[ShownAnswer, ...]], ...]
 
 
-def queries(examples: Sequence[Example], class_names: Sequence[str]) -> list[Query]:
+def queries(examples: Sequence[Example], class_names: Sequence[str]) -> list[ShownQuery]:
     """Everything the grid shows."""
     return [_query(example, class_names) for example in examples]
 
 
-def _query(example: Example, names: Sequence[str]) -> Query:
+def _query(example: Example, names: Sequence[str]) -> ShownQuery:
     answers = tuple(
         (
             method_label(method),
             tuple(
-                Answer(_name(label, names), _source(image), label == example.label)
+                ShownAnswer(_name(label, names), _source(image), label == example.label)
                 for label, image in returned
             ),
         )
         for method, returned in example.answers.items()
     )
-    return Query(_name(example.label, names), _source(example.image), answers)
+    return ShownQuery(_name(example.label, names), _source(example.image), answers)
 
 
 def _name(label: int, names: Sequence[str]) -> str:

@@ -1,25 +1,30 @@
-"""Rows of an evaluation as the lines and cells of a table, before any markup.
+"""The grid of results: columns, and rows of all seeds as its cells, before any markup.
 
 Seeds are put together, the paper's number is set beside the measured one, and it is found out
-where FlowHash leads by more than its uncertainty. ``tables`` writes the result as Markdown and
-LaTeX.
+where FlowHash leads by more than its uncertainty. Markdown, LaTeX, the report and the terminal are
+drawn from it; what a table can show is written down here once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from flowhash.errors import InputError
 from flowhash.evaluate.results import (
     METHODS,
+    Measure,
+    MergedRow,
     Row,
+    Value,
     compared,
+    is_ours,
     lead_over,
+    leads_all,
+    merge_seeds,
+    method_label,
+    method_order,
     rival_name,
-    rivals,
     widest,
 )
 
@@ -32,15 +37,98 @@ class Column:
 
     Attributes:
         title: head of the column.
+        meaning: in words, for those who do not know the name.
         value: takes it out of a row; None where the row has none.
-        decimals: how many are shown.
+        decimals: how many are printed, so that a column lines up.
+        short: head of the column where it is narrow; the title unless given.
+        figures: how many decimals a narrow column has, given the mean; ``decimals`` unless given.
+        unit: written after the number in a narrow column.
+        in_paper: the paper has it too.
+        constant: the method sets it, so that seeds do not change it.
         field: of the row, where differences in it have intervals, so that FlowHash's may be bold.
+        high: the high end of an interval whose low end is ``value``.
     """
 
     title: str
-    value: Callable[[Row], float | None]
+    meaning: str
+    value: Value
     decimals: int = 2
+    short: str = ""
+    figures: Callable[[float], int] | None = None
+    unit: str = ""
+    in_paper: bool = False
+    constant: bool = False
     field: str = ""
+    high: Value | None = None
+
+    @property
+    def head(self) -> str:
+        """Of a narrow column."""
+        return self.short or self.title
+
+
+def three_figures(mean: float) -> int:
+    """About three significant figures, since times go from parts of a µs to seconds."""
+    return 2 if mean < 10 else 1 if mean < 100 else 0
+
+
+def _items(mean: float) -> int:
+    return 1 if mean < 1000 else 0
+
+
+def speed_over_flat(row: Row) -> float | None:
+    """How many times faster than FAISS Flat, in the same run."""
+    return row.flat / row.seconds if row.flat is not None and row.seconds > 0 else None
+
+
+PRECISIONS = (
+    Column("Pr@1", "% of the nearest 1 of the query's class", lambda row: row.pr1, in_paper=True,
+           field="pr1"),
+    Column("Pr@4", "% of the nearest 4", lambda row: row.pr4, in_paper=True, field="pr4"),
+    Column("Pr@16", "% of the nearest 16", lambda row: row.pr16, in_paper=True, field="pr16"),
+)  # fmt: skip
+SUF = Column(
+    "SUF", "items in the table over items scanned", lambda row: row.suf, in_paper=True, field="suf"
+)
+QUALITY = (SUF, *PRECISIONS)
+NMI = Column(
+    "NMI", "% normalised mutual information of buckets and classes, k = 1", lambda row: row.nmi,
+    in_paper=True,
+)  # fmt: skip
+COSTS = (
+    Column("items scanned", "items a query", lambda row: row.scanned, 1, "scanned", _items),
+    Column("µs per query", "microseconds of search a query, without the networks",
+           lambda row: 1e6 * row.seconds, 1, "µs", three_figures),
+    Column("× FAISS Flat", "how many times faster than FAISS Flat", speed_over_flat, 1, "vs Flat",
+           three_figures, "×"),
+    Column("forward passes", "forward passes of a network a query", lambda row: row.passes, 0,
+           "passes", constant=True),
+)  # fmt: skip
+MAIN = (*QUALITY, NMI, *COSTS)
+REST = (
+    Column("Pr@1 − exhaustive", "points, 95 % interval of the difference, by a paired "
+           "bootstrap over the queries; the widest of several seeds",
+           lambda row: row.pr1_low, high=lambda row: row.pr1_high),
+    Column("Pr@4 − exhaustive", "the same for the nearest 4", lambda row: row.pr4_low,
+           high=lambda row: row.pr4_high),
+    Column("Pr@16 − exhaustive", "the same for the nearest 16", lambda row: row.pr16_low,
+           high=lambda row: row.pr16_high),
+    Column("AMI", "% adjusted mutual information, k = 1", lambda row: row.ami),
+    Column("purity", "% of items in a bucket that have its most frequent class, k = 1",
+           lambda row: row.purity),
+    Column("recall@1", "% of exhaustive search's 1 nearest", lambda row: row.recall1),
+    Column("recall@4", "% of exhaustive search's 4 nearest", lambda row: row.recall4),
+    Column("recall@16", "% of exhaustive search's 16 nearest", lambda row: row.recall16),
+    Column("mAP@R", "% mean average precision at R", lambda row: row.map_r),
+    Column("SUF@1", "with buckets opened until 1 item is found", lambda row: row.suf1),
+    Column("SUF@4", "with buckets opened until 4 are found", lambda row: row.suf4),
+    Column("SUF@16", "with buckets opened until 16 are found", lambda row: row.suf16),
+    Column("expected", "SUF of independent, even codes", lambda row: row.expected, constant=True),
+    Column("variance", "of the items scanned, independent and even codes",
+           lambda row: row.variance, figures=three_figures, constant=True),
+    Column("d", "buckets", lambda row: row.buckets, 0, constant=True),
+)  # fmt: skip
+TERMINAL = tuple(replace(column, decimals=1) for column in (*PRECISIONS, SUF, NMI))
 
 
 @dataclass(frozen=True)
@@ -59,20 +147,35 @@ class Cell:
     paper: str = ""
     bold: bool = False
 
+    @property
+    def text(self) -> str:
+        """What was measured."""
+        return f"{self.mean} ± {self.deviation}" if self.deviation else self.mean
+
 
 @dataclass(frozen=True)
 class Line:
     """One method at one k.
 
     Attributes:
-        group: "k = 1" and so on; empty for exhaustive search.
-        method: its name for people.
+        label: its name for people.
         cells: the searched tables side by side, each with all columns.
+        ours: it is FlowHash, in any of its variants.
+        note: what must be known of it; empty where there is nothing.
     """
 
-    group: str
-    method: str
+    label: str
     cells: tuple[Cell, ...]
+    ours: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The lines of one k; None for exhaustive search."""
+
+    k: int | None
+    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True)
@@ -82,107 +185,30 @@ class Grid:
     Attributes:
         caption: what it shows.
         tables: names of the searched tables, side by side.
-        columns: heads, the same for each searched table.
-        lines: grouped by k.
+        columns: the same for each searched table.
+        groups: the lines, by k.
     """
 
     caption: str
     tables: tuple[str, ...]
-    columns: tuple[str, ...]
-    lines: tuple[Line, ...]
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
 
     @property
-    def groups(self) -> list[str]:
-        """The group of each line where it begins, else nothing."""
-        names = [line.group for line in self.lines]
-        before = [None, *names[:-1]]
-        return [name if name != other else "" for name, other in zip(names, before, strict=True)]
+    def lines(self) -> list[Line]:
+        """Those of all groups."""
+        return [line for group in self.groups for line in group.lines]
 
+    @property
+    def has_deviations(self) -> bool:
+        """Whether any cell has one."""
+        return any(cell.deviation for line in self.lines for cell in line.cells)
 
-def _times_flat(row: Row) -> float | None:
-    return row.flat / row.seconds if row.flat is not None and row.seconds > 0 else None
-
-
-NMI = Column("NMI", lambda row: row.nmi)
-QUALITY = (
-    Column("SUF", lambda row: row.suf, field="suf"),
-    Column("Pr@1", lambda row: row.pr1, field="pr1"),
-    Column("Pr@4", lambda row: row.pr4, field="pr4"),
-    Column("Pr@16", lambda row: row.pr16, field="pr16"),
-)
-COSTS = (
-    Column("items scanned", lambda row: row.scanned, 1),
-    Column("µs per query", lambda row: 1e6 * row.seconds, 1),
-    Column("× FAISS Flat", _times_flat, 1),
-    Column("forward passes", lambda row: row.passes, 0),
-)
-
-Key = tuple[str, str, int | None]  # method, table, k
-
-
-def group_seeds(rows: Iterable[Row]) -> dict[Key, list[Row]]:
-    """Rows by method, table and k: one a seed.
-
-    Raises:
-        InputError: a method is not known, or two rows have the same seed, as when rows of two
-            losses are mixed: their mean would be of nothing.
-    """
-    groups: dict[Key, list[Row]] = {}
-    for row in rows:
-        if row.method not in METHODS:
-            raise InputError(f"method is {row.method!r}; expected one of {', '.join(METHODS)}")
-        group = groups.setdefault((row.method, row.table, row.k), [])
-        if any(row.seed == other.seed for other in group):
-            raise InputError(
-                f"two rows are {row.method} on {row.table} with k = {row.k} and seed {row.seed}; "
-                f"expected one. Make a table for each experiment"
-            )
-        group.append(row)
-    return groups
-
-
-def _mean(column: Column, rows: Sequence[Row]) -> float | None:
-    values = [value for row in rows if (value := column.value(row)) is not None]
-    return float(np.mean(values)) if values else None
-
-
-def leads_all(field: str, rows: Mapping[Key, Sequence[Row]], key: Key) -> bool:
-    """Whether FlowHash leads every rival with the whole interval above zero, over all seeds.
-
-    Rows without intervals, of an older FlowHash, lead nobody.
-
-    Args:
-        field: of the row, one of those of ``Row.leads``; nothing leads in others.
-        rows: of all methods.
-        key: of the rows that may lead.
-    """
-    ours = rows.get(key, ())
-    if key[0] != "flowhash" or not ours:
-        return False
-    every = [row for group in rows.values() for row in group]
-    names = {rival_name(rival, row) for row in ours for rival in rivals(row, every)}
-    leads = [lead_over(ours, name, field) for name in names]
-    return bool(leads) and all(lead is not None and lead[0] > 0 for lead in leads)
-
-
-def make_cell(
-    column: Column, key: Key, rows: Mapping[Key, Sequence[Row]], paper: Mapping[Key, Sequence[Row]]
-) -> Cell:
-    """Mean, deviation, the paper's number and boldness of one place."""
-    values = [value for row in rows.get(key, ()) if (value := column.value(row)) is not None]
-    theirs = _mean(column, paper.get(key, ()))
-
-    def shown(value: float) -> str:
-        return f"{value:,.{column.decimals}f}"
-
-    several = len(values) > 1
-    varies = column.decimals > 0  # a count like forward passes does not
-    return Cell(
-        mean=shown(float(np.mean(values))) if values else "",
-        deviation=shown(float(np.std(values, ddof=1))) if several and varies else "",
-        paper="" if theirs is None else shown(theirs),
-        bold=leads_all(column.field, rows, key),
-    )
+    @property
+    def in_paper(self) -> list[bool]:
+        """Of each column of cells: whether any of them has the paper's number beside it."""
+        cells = zip(*(line.cells for line in self.lines), strict=True)
+        return [any(cell.paper for cell in column) for column in cells]
 
 
 def make_grid(
@@ -191,8 +217,12 @@ def make_grid(
     columns: Sequence[Column],
     tables: Mapping[str, str],
     caption: str,
+    *,
+    narrow: bool = False,
 ) -> Grid:
     """Lay out rows: methods grouped by k, searched tables side by side.
+
+    The classifier at k = 1 stands beside every k; see ``rivals``.
 
     Args:
         rows: measured.
@@ -200,28 +230,89 @@ def make_grid(
         columns: for each searched table.
         tables: which are shown, and what they are called.
         caption: of the table.
+        narrow: numbers are short and have their units: about three figures of times.
     """
-    measured, printed = group_seeds(rows), group_seeds(paper)
-    order = list(METHODS)
-    places = {(k, method, k) for method, table, k in measured if table in tables}
-    if (1, "classifier", 1) in places:  # stands beside every k; see ``rivals``
-        places |= {(k, "classifier", 1) for k, _, _ in places if k is not None}
-    lines = [
-        Line(
-            "" if group is None else f"k = {group}",
-            METHODS[method] if k == group else f"{METHODS[method]}, k = {k}",
+    measured = {each.key: each for each in merge_seeds(rows)}
+    printed = {each.key: each for each in merge_seeds(paper)}
+    same = {key: each.rows for key, each in measured.items()}
+
+    def line(group: int | None, method: str, k: int | None) -> Line:
+        keys = [(method, table, k) for table in tables]
+        label = method_label(method)
+        return Line(
+            label if k == group else f"{label}, k = {k}",
             tuple(
-                make_cell(column, (method, table, k), measured, printed)
-                for table in tables
+                replace(
+                    _cell(column, measured.get(key), printed.get(key), narrow),
+                    bold=leads_all(column.field, same, key),
+                )
+                for key in keys
                 for column in columns
             ),
+            is_ours(method),
+            "; ".join(
+                dict.fromkeys(
+                    note for key in keys if key in measured and (note := measured[key].note)
+                )
+            ),
         )
-        for group, method, k in sorted(
-            places, key=lambda place: (place[0] or 0, order.index(place[1]), place[2] != place[0])
-        )
-    ]
-    heads = tuple(column.title for column in columns)
-    return Grid(caption, tuple(tables.values()), heads, tuple(lines))
+
+    places = {(k, method, k) for method, table, k in measured if table in tables}
+    if (1, "classifier", 1) in places:
+        places |= {(k, "classifier", 1) for k, _, _ in places if k is not None}
+    ordered = sorted(
+        places, key=lambda place: (method_order(place[1]), place[1], place[2] != place[0])
+    )
+    groups = [(place[0], line(*place)) for place in ordered]
+    return Grid(caption, tuple(tables.values()), tuple(columns), _grouped(groups))
+
+
+def _grouped(lines: Iterable[tuple[int | None, Line]]) -> tuple[Group, ...]:
+    """Lines by their k; within one in the order given."""
+    found: dict[int | None, list[Line]] = {}
+    for k, line in lines:
+        found.setdefault(k, []).append(line)
+    return tuple(Group(k, tuple(found[k])) for k in sorted(found, key=lambda k: k or 0))
+
+
+def columns_with_values(rows: Sequence[Row], columns: Iterable[Column]) -> list[Column]:
+    """Those of which any row has a number."""
+    merged = merge_seeds(rows)
+    return [
+        column for column in columns
+        if any(each.measure(column.value) is not None for each in merged)
+    ]  # fmt: skip
+
+
+def terminal_grid(rows: Sequence[Row], table: str) -> Grid:
+    """One searched table as the terminal has room for it."""
+    return make_grid(rows, (), TERMINAL, {table: table}, "")
+
+
+def _cell(column: Column, merged: MergedRow | None, paper: MergedRow | None, narrow: bool) -> Cell:
+    """Mean, deviation and the paper's number of one place."""
+
+    def written(value: float, measure: Measure) -> str:
+        if math.isinf(value):
+            return "∞"
+        if math.isnan(value):  # the deviation of something infinite
+            return "–"
+        figures = column.figures if narrow else None
+        return f"{value:,.{column.decimals if figures is None else figures(measure.mean)}f}"
+
+    measured = None if merged is None else merged.measure(column.value)
+    theirs = paper.measure(column.value) if paper is not None and column.in_paper else None
+    beside = "" if theirs is None else written(theirs.mean, theirs)
+    if merged is None or measured is None:
+        return Cell(paper=beside)
+    if column.high is not None:
+        low = min(end for row in merged.rows if (end := column.value(row)) is not None)
+        high = max(end for row in merged.rows if (end := column.high(row)) is not None)
+        return Cell(between(low, high))
+    text = written(measured.mean, measured) + (column.unit if narrow else "")
+    if measured.deviation is None or column.constant:
+        return Cell(text, paper=beside)
+    return Cell(text, written(measured.deviation, measured), beside)
 
 
 def signed(value: float) -> str:
@@ -234,11 +325,58 @@ def between(low: float, high: float) -> str:
     return f"{signed(low)}{SPACE}to{SPACE}{signed(high)}"
 
 
+def differences_grid(
+    rows: Sequence[Row], name: str, columns: Sequence[Column], caption: str
+) -> Grid:
+    """How much each method differs from exhaustive search in precision, with its interval.
+
+    Args:
+        rows: of one searched table, with intervals.
+        name: of the table.
+        columns: precisions.
+        caption: of the grid.
+    """
+    merged = merge_seeds(rows)
+    every = next((each for each in merged if each.method == "exhaustive"), None)
+    lines = [
+        (each.k, Line(each.label, tuple(
+            _difference(column, each, every, _less_exhaustive(each.rows, column))
+            for column in columns
+        )))
+        for each in merged
+        if each is not every
+    ]  # fmt: skip
+    return Grid(caption, (name,), tuple(columns), _grouped(lines))
+
+
+def leads_grid(rows: Sequence[Row], name: str, columns: Sequence[Column], caption: str) -> Grid:
+    """How much FlowHash differs from each rival, with its interval; takes the same."""
+    merged = {each.key: each for each in merge_seeds(rows)}
+    lines = []
+    for ours in merged.values():
+        if ours.method != "flowhash":
+            continue
+        found = compared(ours.rows[0], rows)
+        for rival in sorted(
+            found, key=lambda other: (method_order(other.method), other.k != ours.k)
+        ):
+            theirs = merged[rival.method, rival.table, rival.k]
+            called = rival_name(rival, ours.rows[0])
+            cells = tuple(
+                _difference(column, ours, theirs, lead_over(ours.rows, called, column.field))
+                for column in columns
+            )
+            words = "against " + called.replace(rival.method, METHODS[rival.method])
+            lines.append((ours.k, Line(words, cells)))
+    return Grid(caption, (name,), tuple(columns), _grouped(lines))
+
+
 def _difference(
-    column: Column, ours: Sequence[Row], theirs: Sequence[Row], lead: tuple[float, float] | None
+    column: Column, ours: MergedRow, theirs: MergedRow | None, lead: tuple[float, float] | None
 ) -> Cell:
     """A difference with its interval; nothing where it has none."""
-    mean, other = _mean(column, ours), _mean(column, theirs)
+    mean = ours.mean(column.value)
+    other = None if theirs is None else theirs.mean(column.value)
     if mean is None or other is None or lead is None:
         return Cell()
     return Cell(f"{signed(mean - other)} ({between(*lead)})")
@@ -253,52 +391,3 @@ def _less_exhaustive(rows: Sequence[Row], column: Column) -> tuple[float, float]
 
     drawn = widest(rows, lambda row: row.over_seeds.get("exhaustive", {}).get(column.field))
     return drawn or widest(rows, ends)
-
-
-def differences_grid(
-    rows: Sequence[Row], name: str, columns: Sequence[Column], caption: str
-) -> Grid:
-    """How much each method differs from exhaustive search in precision, with its interval.
-
-    Args:
-        rows: of one searched table, with intervals.
-        name: of the table.
-        columns: precisions.
-        caption: of the grid.
-    """
-    every = [row for row in rows if row.method == "exhaustive"]
-    order = list(METHODS)
-    groups = [(k or 0, order.index(method), found)
-              for (method, _, k), found in group_seeds(rows).items()
-              if method != "exhaustive"]  # fmt: skip
-    lines = [
-        Line(f"k = {k}" if k else "", METHODS[order[place]], tuple(
-            _difference(column, found, every, _less_exhaustive(found, column))
-            for column in columns
-        ))
-        for k, place, found in sorted(groups, key=lambda group: group[:2])
-    ]  # fmt: skip
-    return Grid(caption, (name,), tuple(column.title for column in columns), tuple(lines))
-
-
-def leads_grid(rows: Sequence[Row], name: str, columns: Sequence[Column], caption: str) -> Grid:
-    """How much FlowHash differs from each rival, with its interval; takes the same."""
-    measured = group_seeds(rows)
-    order = list(METHODS)
-    lines = []
-    keys = sorted((key for key in measured if key[0] == "flowhash"), key=lambda key: key[2] or 0)
-    for key in keys:
-        ours = measured[key]
-        found = compared(ours[0], rows)
-        for rival in sorted(
-            found, key=lambda other: (order.index(other.method), other.k != key[2])
-        ):
-            theirs = measured[rival.method, rival.table, rival.k]
-            called = rival_name(rival, ours[0])
-            cells = tuple(
-                _difference(column, ours, theirs, lead_over(ours, called, column.field))
-                for column in columns
-            )
-            words = "against " + called.replace(rival.method, METHODS[rival.method])
-            lines.append(Line(f"k = {key[2]}", words, cells))
-    return Grid(caption, (name,), tuple(column.title for column in columns), tuple(lines))

@@ -16,7 +16,7 @@ from torch import nn
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, release_pages
 from flowhash.durable_files import atomic_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, InputError
-from flowhash.networks import EmbeddingNetwork, device_of, outputs
+from flowhash.networks import EmbeddingNetwork, device_of, run_networks
 from flowhash.progress_bars import tracked
 
 BATCH = 500  # images that go through a network at once
@@ -81,7 +81,7 @@ class Encodings:
         def make() -> Parts:
             starts = range(0, len(items), BATCH)
             batches = (batch(start) for start in starts)
-            made = outputs([network.backbone.to(self.device)], batches, self.device)
+            made = run_networks([network.backbone.to(self.device)], batches, self.device)
             shown = made if self.quiet else tracked(made, f"encode {name}", len(starts))
             return (part for [part] in shown)
 

@@ -19,7 +19,7 @@ from flowhash.evaluate.comparison.methods import Linear, fit_classifier
 from flowhash.evaluate.reproduction.encoding_cache import Encodings
 from flowhash.evaluate.reproduction.experiment_plan import Plan
 from flowhash.learn import Checkpoints, Settings, hash_start, read_journal, train, train_base
-from flowhash.networks import EmbeddingNetwork, Mirrored, build_backbone
+from flowhash.networks import EmbeddingNetwork, MirroredBackbone, build_backbone
 
 
 class Trainings:
@@ -289,7 +289,7 @@ class Heads:
 
 def mirrored(network: EmbeddingNetwork) -> EmbeddingNetwork:
     """The same network, which looks at each image and at its mirror image."""
-    twice = EmbeddingNetwork(Mirrored(network.backbone), network.outputs, network.unit)
+    twice = EmbeddingNetwork(MirroredBackbone(network.backbone), network.outputs, network.unit)
     twice.head.load_state_dict(network.head.state_dict())
     return twice.eval()
 

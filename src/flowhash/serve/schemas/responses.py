@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from flowhash.data import LABEL, MEDIA, NAME, PICTURE
+from flowhash.data import LABEL, NAME, PICTURE, PICTURE_MEDIA
 from flowhash.table import Item
 
 DISTANCE = (
@@ -225,7 +225,7 @@ def answer(value: Any, status: int = 200) -> Response:
 
 
 OWN = (LABEL, NAME, PICTURE)  # what FlowHash writes into a payload; the rest is the user's
-PREFIXES = tuple(f"data:{media};base64," for media in MEDIA)
+PREFIXES = tuple(f"data:{media};base64," for media in PICTURE_MEDIA)
 
 
 def face(item: Item) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""Exact distances of the candidates, the proof that none is missing, and their order."""
+"""Rerank: exact distances of candidates, the proof that none is missing, and their order."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import filter_kernel, inner_kernel, kernel
+from flowhash.compile import inner_kernel, kernel
 from flowhash.intrinsics import prefetch, prefetch_item
-from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, Candidates
+from flowhash.table.distance_metrics import affinity_distance, error_bound, exact_distance
+from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, CandidateHeaps
 from flowhash.table.segments.arrays import (
     BROKEN,
     Arrays,
@@ -17,38 +20,42 @@ from flowhash.table.segments.arrays import (
     damaged_postings,
     damaged_rows,
 )
-from flowhash.table.settings import COSINE, EUCLIDEAN
 
-COARSE_UNIT = 2.0**-8  # relative error of an upper half
 COMPARED = 64  # candidates that are compared with each other before they are looked up
 NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
-UNIT = 2.0**-24  # relative error of one float32 operation
+INSERTION_SORTED = 64  # candidates that are sorted fastest by insertion
+
+
+class RawHits(NamedTuple):
+    """The nearest rows of each query.
+
+    Places, distances and keys are [q, top], counts, scanned and opened (buckets) [q].
+    """
+
+    places: NDArray[np.int64]
+    distances: NDArray[np.float32]
+    keys: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    scanned: NDArray[np.int64]
+    opened: NDArray[np.int32]
+
+
+def empty_hits(queries: int, top: int) -> RawHits:
+    """Room for an answer."""
+    return RawHits(
+        np.empty((queries, top), np.int64),
+        np.empty((queries, top), np.float32),
+        np.empty((queries, top), np.int64),
+        np.empty(queries, np.int64),
+        np.empty(queries, np.int64),
+        np.empty(queries, np.int32),
+    )
 
 
 @inner_kernel
-def error_bound(metric: int, dim: int, query_norm: float, largest: float, residual: float) -> float:
-    """How far an affinity of a scan may be from the exact one.
-
-    A sum of ``dim`` products in any order is wrong by at most dim · 2^-24 of the sum of their
-    magnitudes, at most |q||x|; the few operations around it are counted as eight more. A coarse
-    scan moreover leaves out the product of q with the rest of x, at most |q| times its length.
-
-    Args:
-        metric: the metric.
-        dim: how many numbers an embedding has.
-        query_norm: |q|.
-        largest: the largest |x| of the table.
-        residual: the largest length of what upper halves leave out of a row; 0 if the scan read
-            whole numbers.
-    """
-    share = 1.05 * UNIT * (dim + 8)
-    if metric == EUCLIDEAN:
-        return share * (query_norm + largest) ** 2 + 2.0 * query_norm * residual + 1e-36
-    if metric == COSINE:
-        # Relative to |x|, whose own sum is rounded too; rounding to nearest leaves out at most 2^-8
-        # of each number.
-        return 1.05 * (2.0 * share + (COARSE_UNIT if residual > 0.0 else 0.0))
-    return share * query_norm * largest + query_norm * residual + 1e-36
+def spare_room(top: int) -> int:
+    """How many candidates a query keeps in a coarse scan; the spare ones let the proof succeed."""
+    return top + max(16, top // 4)
 
 
 @inner_kernel
@@ -65,7 +72,7 @@ def worth_measuring(
     metric: int,
     queries: NDArray[np.float32],
     query: int,
-    found: Candidates,
+    found: CandidateHeaps,
     top: int,
     largest: float,
     residual: float,
@@ -97,7 +104,7 @@ def measure(
     number: int,
     metric: int,
     queries: NDArray[np.float32],
-    found: Candidates,
+    found: CandidateHeaps,
     sequence: NDArray[np.int32],
     top: int,
     largest: float,
@@ -153,7 +160,7 @@ def measure(
             if fault != -1:
                 return fault
             copy_embedding(segment.highs, segment.lows, row, line, 0)
-            distances[query, index] = distance(metric, line, queries, query)
+            distances[query, index] = exact_distance(metric, line, queries, query)
             if np.isnan(distances[query, index]):
                 return BROKEN
             keys[query, index] = segment.ids[row]
@@ -166,7 +173,7 @@ def settle(
     queries: NDArray[np.float32],
     largest: float,
     residual: float,
-    found: Candidates,
+    found: CandidateHeaps,
     sequence: NDArray[np.int32],
     distances: NDArray[np.float64],
     keys: NDArray[np.int64],
@@ -191,43 +198,38 @@ def settle(
             proven[query] = 1
             continue
         length = query_length(queries, query)
-        nearest = -limit
-        if metric == EUCLIDEAN:
-            nearest = length * length - limit
-        elif metric == COSINE:
-            nearest = 1.0 - limit
+        nearest = affinity_distance(metric, limit, length)
         rest = residual if found.coarse[query] else 0.0
         nearest -= error_bound(metric, queries.shape[1], length, largest, rest)
         proven[query] = size >= top and distances[query, ranks[query, top - 1]] < nearest
 
 
-@filter_kernel
-def distance(
-    metric: int, line: NDArray[np.float32], queries: NDArray[np.float32], query: int
-) -> float:
-    """The exact distance of an embedding from a query: |q - x|², 1 - q·x/(|q||x|), or -q·x.
-
-    Float64 holds products of float32 numbers exactly; summing them in any order changes the last
-    of 53 bits at most. NaN for an embedding that no writer stores.
-    """
-    dim = queries.shape[1]
-    product = length = size = np.float64(0.0)
-    if metric == EUCLIDEAN:
-        for column in range(dim):
-            step = np.float64(queries[query, column]) - np.float64(line[0, column])
-            product += step * step
-        return product
-    for column in range(dim):
-        value = np.float64(line[0, column])
-        asked = np.float64(queries[query, column])
-        product += asked * value
-        length += value * value
-        size += asked * asked
-    if metric == COSINE:
-        if length == 0.0:  # no row that ``add`` took
-            return np.nan
-        return 1.0 - product / np.sqrt(length * size)
-    return -product
+@inner_kernel
+def deliver(
+    found: CandidateHeaps,
+    sequence: NDArray[np.int32],
+    exact: NDArray[np.float64],
+    ids: NDArray[np.int64],
+    ranks: NDArray[np.int32],
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Copy the ranked candidates to the answer and pad what is not filled."""
+    top = places.shape[1]
+    for query in sequence:
+        filled = min(top, found.filled[query])
+        counts[query] = filled
+        for index in range(filled):
+            candidate = ranks[query, index]
+            places[query, index] = found.places[query, candidate]
+            distances[query, index] = exact[query, candidate]
+            keys[query, index] = ids[query, candidate]
+        for index in range(filled, top):
+            places[query, index] = -1
+            distances[query, index] = np.inf
+            keys[query, index] = -1
 
 
 @kernel
@@ -277,7 +279,7 @@ def scan_exactly(
                 known |= seen[other]
             if known == 0:
                 copy_embedding(segment.highs, segment.lows, row, line, 0)
-                away = distance(metric, line, queries, query)
+                away = exact_distance(metric, line, queries, query)
                 if np.isnan(away):
                     return size, BROKEN
                 place = (np.int64(number) << ROW_BITS) | row
@@ -310,9 +312,6 @@ def keep(
         keys[0, index] = key
         places[0, index] = place
     return min(size + 1, best)
-
-
-FEW = 64  # candidates that are sorted fastest by insertion
 
 
 @inner_kernel
@@ -355,7 +354,7 @@ def rank(
     """The candidates of a query in their order into ``ranks``: by insertion, or by a heap."""
     for index in range(size):
         ranks[query, index] = index
-    if size <= FEW:
+    if size <= INSERTION_SORTED:
         for index in range(1, size):
             place = index
             while place > 0 and comes_before(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import filter_kernel, inner_kernel, kernel, larger
 from flowhash.intrinsics import half_to_float, high_to_float, prefetch
+from flowhash.table.distance_metrics import to_affinities
 from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
 from flowhash.table.segments.arrays import (
     BROKEN,
@@ -18,17 +19,20 @@ from flowhash.table.segments.arrays import (
     damaged_postings,
     damaged_rows,
 )
-from flowhash.table.settings import COSINE, EUCLIDEAN
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
 TOGETHER = 32  # queries in one matrix product
 ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
-FEW = 8  # up to so many are quicker without a matrix product, unless rows are long
+ROW_BY_ROW = 8  # up to so many are quicker without a matrix product, unless rows are long
 NARROW = 128  # numbers of a row that is not
 # OpenBLAS starts its own threads from here on, counted in multiplications; ours are enough, and
 # smaller products lose nothing.
 PRODUCT = 1 << 18
+ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
+ROW_MASK = (1 << ROW_BITS) - 1
+AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
+LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
 @kernel
@@ -44,7 +48,7 @@ def scan(
     first: int,
     last: int,
     fine: bool,
-    found: Candidates,
+    found: CandidateHeaps,
 ) -> int:
     """Scan the buckets of pairs ``first`` to ``last``.
 
@@ -71,7 +75,7 @@ def scan(
     chunk = max(GROUP, min(4096, CHUNK_BYTES // (4 * dim)) // GROUP * GROUP)
     together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
     together = min(together, max(ALONE + 1, PRODUCT // (GROUP * dim)))
-    few = FEW if dim <= NARROW else ALONE
+    few = ROW_BY_ROW if dim <= NARROW else ALONE
     needed = fine or together > ALONE
     rows = np.empty(0 if plain else chunk, np.int32)
     gathered = np.empty((chunk if needed else 0, dim), np.float32)
@@ -152,7 +156,7 @@ def select(
     earlier: NDArray[np.uint8],
     codes: NDArray[np.int32],
     query: int,
-    found: Candidates,
+    found: CandidateHeaps,
 ) -> None:
     """Push the rows of a line that may be among the best; each row from its first bucket only."""
     line = affinities[index, :size]
@@ -348,29 +352,7 @@ def spread(product: NDArray[np.float32], left: int, affinities: NDArray[np.float
             affinities[index, left + column] = product[index, column]
 
 
-@inner_kernel
-def to_affinities(
-    metric: int,
-    affinities: NDArray[np.float32],
-    index: int,
-    norms: NDArray[np.float32],
-    size: int,
-) -> None:
-    """Turn the inner products of a line into affinities."""
-    if metric == EUCLIDEAN:
-        for column in range(size):
-            value = affinities[index, column]
-            affinities[index, column] = value + value - norms[column]
-    elif metric == COSINE:
-        for column in range(size):
-            affinities[index, column] *= norms[column]
-
-
-ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
-ROW_MASK = (1 << ROW_BITS) - 1
-
-
-class Candidates(NamedTuple):
+class CandidateHeaps(NamedTuple):
     """What one scan keeps; c is the room for each query.
 
     Attributes:
@@ -390,9 +372,9 @@ class Candidates(NamedTuple):
     coarse: NDArray[np.uint8]
 
 
-def empty_candidates(queries: int, room: int) -> Candidates:
+def empty_candidates(queries: int, room: int) -> CandidateHeaps:
     """Room for ``room`` candidates of every query, none seen yet."""
-    return Candidates(
+    return CandidateHeaps(
         np.empty((queries, room), np.float32),
         np.empty((queries, room), np.int64),
         np.zeros(queries, np.int32),
@@ -444,7 +426,7 @@ def push(
 
 
 @inner_kernel
-def merge(found: Candidates, other: Candidates) -> None:
+def merge(found: CandidateHeaps, other: CandidateHeaps) -> None:
     """Add what another thread found for the same queries."""
     room = found.affinities.shape[1]
     for query in range(found.filled.shape[0]):
@@ -464,10 +446,6 @@ def merge(found: Candidates, other: Candidates) -> None:
 def split_place(place: int) -> tuple[int, int]:
     """The part and the row of a place."""
     return place >> ROW_BITS, place & ROW_MASK
-
-
-AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
-LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
 @inner_kernel

@@ -17,19 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import InputError
+from flowhash.table.distance_metrics import scale_queries
 from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
-from flowhash.table.search.rerank import measure, scan_exactly, settle
-from flowhash.table.search.scan import Candidates, empty_candidates, merge, scan
-from flowhash.table.search.small_batch import (
-    FEW,
-    Found,
+from flowhash.table.search.rerank import (
+    RawHits,
     deliver,
-    empty_found,
-    scale_queries,
-    search_few,
+    empty_hits,
+    measure,
+    scan_exactly,
+    settle,
 )
+from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
+from flowhash.table.search.small_batch import SMALL_BATCH, search_few
 from flowhash.table.segments.arrays import note
-from flowhash.table.segments.segment import Part
+from flowhash.table.segments.segment import LiveSegment
 
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
@@ -63,7 +64,7 @@ class Searcher:
         fineness: what earlier searches have taught.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[LiveSegment]
     allowed: Sequence[NDArray[np.uint8]]
     metric: int
     active: int
@@ -80,10 +81,10 @@ class Searcher:
     def search(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
         at_least: int | None, threads: int | None,
-    ) -> Found:  # fmt: skip
+    ) -> RawHits:  # fmt: skip
         """The ``top`` nearest rows in the first ``probe`` buckets of each query, or in more."""
         count = len(queries)
-        if len(self.parts) == 1 and at_least is None and count * probe <= FEW:
+        if len(self.parts) == 1 and at_least is None and count * probe <= SMALL_BATCH:
             return self._few(order, queries, top, probe, self.fineness.fine)
         pieces = []
         step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
@@ -94,7 +95,7 @@ class Searcher:
             )
         if len(pieces) == 1:
             return pieces[0]
-        return Found(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+        return RawHits(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
     def _room(self, top: int) -> int:
         """Candidates of a query in a batch: products are so precise that few spare ones do."""
@@ -103,8 +104,8 @@ class Searcher:
     def _few(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
         fine: bool,
-    ) -> Found:  # fmt: skip
-        found = empty_found(len(queries), top)
+    ) -> RawHits:  # fmt: skip
+        found = empty_hits(len(queries), top)
         found.opened.fill(probe)
         usable, fault, sure = search_few(
             self.noted, self.metric, order, queries, probe, self.largest,
@@ -127,7 +128,7 @@ class Searcher:
     def _batch(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
         at_least: int | None, threads: int | None, first: int,
-    ) -> Found:  # fmt: skip
+    ) -> RawHits:  # fmt: skip
         scaled = np.empty_like(queries)
         opened = np.full(len(queries), probe, np.int32)
         farthest = opened if at_least is None else np.full_like(opened, order.shape[1])
@@ -155,7 +156,7 @@ class Searcher:
     def _attempt(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], scaled: NDArray[np.float32],
         opened: NDArray[np.int32], top: int, threads: int | None, fine: bool,
-    ) -> tuple[Found, NDArray[np.intp]]:  # fmt: skip
+    ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
         """Scan and rank; the answer, and the queries for which it is not proven."""
         pair_queries, turns, starts = pair_up(order, opened, self.buckets)
         room = self._room(top)
@@ -164,7 +165,7 @@ class Searcher:
         # With one bucket a query, no two threads ever meet the same query.
         shared = empty_candidates(len(queries), room) if opened.max(initial=0) <= 1 else None
 
-        def scan_shard(first: int, last: int) -> Candidates:
+        def scan_shard(first: int, last: int) -> CandidateHeaps:
             mine = empty_candidates(len(queries), room) if shared is None else shared
             for number, part in enumerate(self.parts):
                 fault = scan(
@@ -185,12 +186,12 @@ class Searcher:
             return self._rank(queries, sequence, results[0], top, pool, len(shards))
 
     def _rank(
-        self, queries: NDArray[np.float32], sequence: NDArray[np.int32], found: Candidates,
+        self, queries: NDArray[np.float32], sequence: NDArray[np.int32], found: CandidateHeaps,
         top: int, pool: ThreadPoolExecutor | None, shards: int,
-    ) -> tuple[Found, NDArray[np.intp]]:  # fmt: skip
+    ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
         """Rank the candidates exactly; the answer, and the queries for which it is not proven."""
         count = len(queries)
-        answer = empty_found(count, top)._replace(scanned=found.scanned)
+        answer = empty_hits(count, top)._replace(scanned=found.scanned)
         proven = np.empty(count, np.uint8)
 
         exact = np.empty(found.affinities.shape)
@@ -225,7 +226,7 @@ class Searcher:
 
     def _settle_exactly(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], opened: NDArray[np.int32],
-        unproven: NDArray[np.intp], answer: Found,
+        unproven: NDArray[np.intp], answer: RawHits,
     ) -> None:  # fmt: skip
         """Search again, in float64, for queries whose candidates float32 could not tell apart."""
         top = answer.places.shape[1]

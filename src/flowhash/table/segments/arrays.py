@@ -10,7 +10,7 @@ the offsets say it all; with k > 1 each bucket has a list of rows, and each row 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -24,6 +24,46 @@ BROKEN = -2  # instead of a block: an entry points out of its array, which no wr
 
 # Positions in Arrays.starts.
 HIGHS, LOWS, NORMS, IDS, POSTINGS, CODES = range(6)
+
+
+class PlaneLayout(NamedTuple):
+    """How the numbers of embeddings are stored; there is one for each dtype of a table.
+
+    Attributes:
+        dtype: what ``add`` rounds embeddings to.
+        planes: the arrays in a segment's file and their types: what is ``Arrays.highs``, and
+            ``Arrays.lows`` if numbers are split.
+        limit: the largest number, in words.
+    """
+
+    dtype: np.dtype[Any]
+    planes: dict[str, np.dtype[Any]]
+    limit: str
+
+    @property
+    def is_split(self) -> bool:
+        """Whether there is a lower plane."""
+        return len(self.planes) > 1
+
+    def rounded(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
+        """Embeddings as they will be stored; what is too large becomes infinite."""
+        with np.errstate(over="ignore"):
+            return vectors.astype(self.dtype, copy=False)
+
+    def empty_planes(self, count: int, dim: int) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+        """Room for the upper plane and the lower one; that has no rows if there is none."""
+        lows = np.empty((count if self.is_split else 0, dim), np.uint16)
+        return np.empty((count, dim), np.uint16), lows
+
+
+LAYOUTS = {
+    "float32": PlaneLayout(
+        np.dtype(np.float32),
+        {"highs": np.dtype(np.uint16), "lows": np.dtype(np.uint16)},
+        "3.4e38",
+    ),
+    "float16": PlaneLayout(np.dtype(np.float16), {"embeddings": np.dtype(np.float16)}, "65504"),
+}
 
 
 class Arrays(NamedTuple):
@@ -72,6 +112,21 @@ def copy_embedding(
     else:
         for column in range(target.shape[1]):
             target[index, column] = half_to_float(highs[row, column])
+
+
+def layout_of(segment: Arrays) -> PlaneLayout:
+    """How the embeddings of a segment are stored."""
+    return LAYOUTS["float32" if len(segment.lows) else "float16"]
+
+
+def joined(segment: Arrays, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+    """The embeddings of rows as float32, however they are stored, unchecked [m, dim]."""
+    highs = segment.highs[rows]
+    if not len(segment.lows):
+        return highs.view(np.float16).astype(np.float32)
+    lower = segment.lows[rows].astype(np.uint32)
+    floors = (highs - (lower >> 15)).astype(np.uint32)
+    return ((floors << np.uint32(16)) | lower).view(np.float32)
 
 
 @inner_kernel

@@ -12,39 +12,56 @@ from numpy.typing import NDArray
 from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.errors import InputError
 from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
+from flowhash.table.distance_metrics import (
+    compares_directions,
+    has_norm,
+    is_usable,
+    kept_norm,
+    square,
+)
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
-from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_rows
+from flowhash.table.segments.arrays import (
+    BROKEN,
+    LAYOUTS,
+    Arrays,
+    PlaneLayout,
+    damaged_rows,
+)
 from flowhash.table.segments.segment import Segment
-from flowhash.table.settings import COSINE
 from flowhash.threads import in_shards
 
 PLAIN = np.zeros(6, np.int64)
+AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
+LINE = 16  # float32 numbers that memory delivers at once
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class RowSource:
     """Where embeddings, names and payloads come from: the arguments of ``add``, or a segment."""
 
     arrays: Arrays
     vectors: NDArray[np.float32]
     names: Strings
     payloads: Strings
+    layout: PlaneLayout
     segment: Segment | None = None
 
 
-def stored(segment: Segment) -> Source:
+def stored(segment: Segment) -> RowSource:
     """A segment as a source."""
     nothing = np.empty((0, segment.arrays.highs.shape[1]), np.float32)
-    return Source(segment.arrays, nothing, segment.names, segment.payloads, segment)
+    return RowSource(
+        segment.arrays, nothing, segment.names, segment.payloads, segment.layout, segment
+    )
 
 
-def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> Source:
-    """The arguments of ``add`` as a source; ``embeddings`` are float32 or float16."""
+def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> RowSource:
+    """The arguments of ``add`` as a source; ``embeddings`` are rounded to a layout's dtype."""
     dim = embeddings.shape[1]
-    halves = embeddings.dtype == np.float16
+    layout = LAYOUTS[embeddings.dtype.name]
     nothing = np.empty((0, dim), np.uint16)
     arrays = Arrays(
-        highs=embeddings.view(np.uint16) if halves else nothing,
+        highs=nothing if layout.is_split else embeddings.view(np.uint16),
         lows=nothing,
         norms=np.empty(0, np.float32),
         ids=ids.keys,
@@ -56,12 +73,12 @@ def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> Source:
         verified=np.empty(0, np.uint8),
         starts=PLAIN,
     )
-    vectors = np.empty((0, dim), np.float32) if halves else embeddings
-    return Source(arrays, vectors, ids.names, payloads)
+    vectors = embeddings if layout.is_split else np.empty((0, dim), np.float32)
+    return RowSource(arrays, vectors, ids.names, payloads, layout)
 
 
 @dataclass(frozen=True, eq=False)
-class Draft:
+class SegmentDraft:
     """The layout of a new segment; row i of it is row ``rows[i]`` of source ``origins[i]``.
 
     Attributes:
@@ -76,7 +93,7 @@ class Draft:
         metric: decides which norm is kept.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[RowSource]
     origins: NDArray[np.int32]
     rows: NDArray[np.int64]
     keys: NDArray[np.int64]
@@ -120,7 +137,7 @@ class Draft:
         for source, rows in self._shares(start, stop):
             copy_lows(source.arrays, source.vectors.view(np.uint32), rows, lows)
 
-    def _shares(self, start: int, stop: int) -> Iterator[tuple[Source, NDArray[np.int64]]]:
+    def _shares(self, start: int, stop: int) -> Iterator[tuple[RowSource, NDArray[np.int64]]]:
         """Each source, and its row for each place of a range; -1 where it is another's."""
         for number, source in enumerate(self.sources):
             rows = self.rows[start:stop]
@@ -154,7 +171,7 @@ class Draft:
 
 
 def draft(
-    sources: Sequence[Source],
+    sources: Sequence[RowSource],
     origins: NDArray[np.int32],
     rows: NDArray[np.int64] | None,
     keys: NDArray[np.int64],
@@ -162,7 +179,7 @@ def draft(
     ascending: NDArray[np.int64] | None,
     buckets: int,
     metric: int,
-) -> Draft:
+) -> SegmentDraft:
     """Lay out a segment.
 
     Args:
@@ -182,7 +199,7 @@ def draft(
     ordered_keys = np.empty_like(keys)
     places = np.empty(len(keys), np.int32)
     put_in_order(sorted_rows, keys, ordered_keys, places)
-    return Draft(
+    return SegmentDraft(
         sources,
         origins[sorted_rows] if len(origins) else origins,
         sorted_rows if rows is None else rows[sorted_rows],
@@ -195,12 +212,11 @@ def draft(
     )
 
 
-def in_memory(plan: Draft, halves: bool, threads: int | None = None) -> Segment:
+def in_memory(plan: SegmentDraft, layout: PlaneLayout, threads: int | None = None) -> Segment:
     """Make the segment in memory."""
     count = len(plan.rows)
     dim = plan.sources[0].vectors.shape[1]
-    highs = np.empty((count, dim), np.uint16)
-    lows = np.empty((0 if halves else count, dim), np.uint16)
+    highs, lows = layout.empty_planes(count, dim)
     norms = np.empty(count, np.float32)
 
     def work(start: int, stop: int) -> NDArray[np.float64]:
@@ -239,20 +255,19 @@ def upper_roots(squares: NDArray[np.float64], dim: int) -> tuple[float, float]:
     return float(lengths[0]), float(lengths[1])
 
 
-def _refuse(source: Source, row: int, metric: int) -> None:
+def _refuse(source: RowSource, row: int, metric: int) -> None:
     """Say what is wrong with a given embedding."""
-    halves = len(source.vectors) == 0
-    line = source.arrays.highs[row].view(np.float16) if halves else source.vectors[row]
+    layout = source.layout
+    line = source.vectors[row] if layout.is_split else source.arrays.highs[row].view(layout.dtype)
     if not np.isfinite(line).all():
         column = int(np.flatnonzero(~np.isfinite(line))[0])
-        more = f"; {'float16' if halves else 'float32'} holds numbers up to "
-        more += "65504" if halves else "3.4e38"
         raise InputError(
-            f"embeddings[{row}, {column}] is {line[column]}; every value must be finite{more}. "
-            "Look for a division by zero, or drop those rows"
+            f"embeddings[{row}, {column}] is {line[column]}; every value must be finite; "
+            f"{layout.dtype} holds numbers up to {layout.limit}. Look for a division by zero, or "
+            "drop those rows"
         )
     length = float(np.linalg.norm(line.astype(np.float64)))
-    if metric == COSINE and length < 1.0:
+    if compares_directions(metric) and length < 1.0:
         raise InputError(
             f"embeddings[{row}] has length {length:g}; its direction, which cosine compares, "
             "cannot be told. Drop such rows, or use another metric"
@@ -261,12 +276,6 @@ def _refuse(source: Source, row: int, metric: int) -> None:
         f"embeddings[{row}] has length {length:g}; distances of such embeddings overflow. Divide "
         "all embeddings and queries by the same number"
     )
-
-
-AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
-LINE = 16  # float32 numbers that memory delivers at once
-SMALLEST_SQUARE = 1e-30  # of an embedding whose direction is compared
-LARGEST_SQUARE = 1e37  # of an embedding's length: distances of two such still fit into float32
 
 
 @kernel
@@ -350,15 +359,6 @@ def put_in_order(
         source = sources[place]
         ordered[place] = keys[source]
         places[source] = place
-
-
-@filter_kernel
-def square(vectors: NDArray[np.float32], row: int) -> float:
-    """|x|² of a row of float32; NaN or infinite where a number is."""
-    total = np.float32(0.0)
-    for column in range(vectors.shape[1]):
-        total += vectors[row, column] * vectors[row, column]
-    return total
 
 
 @filter_kernel
@@ -450,10 +450,9 @@ def copy_rows(
             for column in range(highs.shape[1] if lows.shape[0] > 0 else 0):
                 lows[place, column] = source.lows[row, column]
             length = np.float64(stored_square(source.highs, source.lows, row))
-        usable = length <= LARGEST_SQUARE and (metric != COSINE or length >= SMALLEST_SQUARE)
-        if not stored and not usable:
+        if not stored and not is_usable(metric, length):
             return place, -1
-        if metric == COSINE and not length > 0.0:
+        if not has_norm(metric, length):
             return -1, BROKEN
         if length > largest[0]:
             largest[0] = length
@@ -461,7 +460,7 @@ def copy_rows(
             rest = np.float64(residual_square(highs, lows, place))
             if rest > largest[1]:
                 largest[1] = rest
-        norms[place] = 1.0 / np.sqrt(length) if metric == COSINE else length
+        norms[place] = kept_norm(metric, length)
     return -1, -1
 
 

@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from flowhash.errors import DamagedFileError
 from flowhash.table.ids import Ids, Strings, find_rows
-from flowhash.table.segments.arrays import BROKEN, Arrays, copy_embedding, damaged_rows
+from flowhash.table.segments.arrays import (
+    BROKEN,
+    Arrays,
+    PlaneLayout,
+    copy_embedding,
+    damaged_rows,
+    joined,
+    layout_of,
+)
 from flowhash.table.segments.block_checksums import BLOCK, first_damaged
 
 
@@ -76,9 +84,9 @@ class Segment:
         return len(self.arrays.ids)
 
     @property
-    def halves(self) -> bool:
-        """Whether embeddings are stored as float16."""
-        return len(self.arrays.lows) == 0
+    def layout(self) -> PlaneLayout:
+        """How embeddings are stored."""
+        return layout_of(self.arrays)
 
     def fail(self, fault: int) -> NoReturn:
         """Raise what a kernel reported."""
@@ -170,8 +178,7 @@ class Segment:
 
     def embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
         """The embeddings of neighbouring rows as float32, unchecked [m, dim]."""
-        lows = None if self.halves else self.arrays.lows[start:stop]
-        return joined(self.arrays.highs[start:stop], lows)
+        return joined(self.arrays, slice(start, stop))
 
     def sound_embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
         """The same, compared with their checksums first."""
@@ -184,10 +191,8 @@ class Segment:
         """The embeddings of any rows as float32, all of the segment's compared first [m, dim]."""
         if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
             return self.sound_embeddings(int(rows[0]), int(rows[-1]) + 1)
-        self.ensure("embeddings") if self.halves else self.ensure("highs", "lows")
-        highs = self.arrays.highs[rows]
-        lows = self.arrays.lows[rows] if not self.halves else None
-        return joined(highs, lows)
+        self.ensure(*self.layout.planes)
+        return joined(self.arrays, rows)
 
     def codes_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """The codes of rows [m, k]."""
@@ -255,15 +260,6 @@ class Segment:
             self.fail(BROKEN)
 
 
-def joined(highs: NDArray[np.uint16], lows: NDArray[np.uint16] | None) -> NDArray[np.float32]:
-    """Stored halves as float32; without lower ones they are float16."""
-    if lows is None:
-        return highs.view(np.float16).astype(np.float32)
-    lower = lows.astype(np.uint32)
-    floors = (highs - (lower >> 15)).astype(np.uint32)
-    return ((floors << np.uint32(16)) | lower).view(np.float32)
-
-
 def texts_fit(texts: Strings) -> bool:
     """Whether the offsets of texts ascend and stay inside their bytes."""
     offsets = texts.offsets
@@ -274,7 +270,7 @@ def texts_fit(texts: Strings) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class LiveSegment:
     """A segment and its live rows.
 
     Attributes:
@@ -289,27 +285,27 @@ class Part:
     live: int
     file: SegmentFile | None = None
 
-    def without(self, rows: NDArray[np.int64]) -> Part:
+    def without(self, rows: NDArray[np.int64]) -> LiveSegment:
         """This part with more rows deleted; each of ``rows`` is alive and named once."""
         alive = self.alive.copy() if len(self.alive) else np.ones(self.segment.rows, np.uint8)
         alive[rows] = 0
-        return Part(self.segment, alive, self.live - len(rows), self.file)
+        return LiveSegment(self.segment, alive, self.live - len(rows), self.file)
 
     def live_rows(self) -> NDArray[np.int64]:
         """The rows that are alive, ascending."""
         return np.flatnonzero(self.alive) if len(self.alive) else np.arange(self.segment.rows)
 
 
-def new_part(segment: Segment, file: SegmentFile | None = None) -> Part:
+def new_part(segment: Segment, file: SegmentFile | None = None) -> LiveSegment:
     """A part whose rows are all alive."""
-    return Part(segment, NO_ROWS, segment.rows, file)
+    return LiveSegment(segment, NO_ROWS, segment.rows, file)
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class TableState:
     """Parts, and the next id to assign."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[LiveSegment, ...] = ()
     next_id: int = 0
 
     @cached_property
@@ -338,18 +334,18 @@ class State:
             rows[here] = found[here]
         return parts, rows
 
-    def without(self, parts: NDArray[np.int64], rows: NDArray[np.int64]) -> State:
+    def without(self, parts: NDArray[np.int64], rows: NDArray[np.int64]) -> TableState:
         """The state after deleting located rows; places of -1 are left out."""
         changed = list(self.parts)
         for number in np.unique(parts[parts >= 0]).tolist():
             changed[number] = changed[number].without(np.unique(rows[parts == number]))
-        return State(tuple(part for part in changed if part.live), self.next_id)
+        return TableState(tuple(part for part in changed if part.live), self.next_id)
 
-    def with_part(self, part: Part, next_id: int) -> State:
+    def with_part(self, part: LiveSegment, next_id: int) -> TableState:
         """The state with one more part."""
-        return State((*self.parts, part), next_id)
+        return TableState((*self.parts, part), next_id)
 
-    def merged(self, old: Sequence[Part], new: Part | None) -> State:
+    def merged(self, old: Sequence[LiveSegment], new: LiveSegment | None) -> TableState:
         """The state with some parts replaced by one that holds their live rows."""
         kept = tuple(part for part in self.parts if not any(part is other for other in old))
-        return State(kept if new is None else (*kept, new), self.next_id)
+        return TableState(kept if new is None else (*kept, new), self.next_id)

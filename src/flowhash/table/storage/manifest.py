@@ -17,7 +17,7 @@ from flowhash.durable_files import OLD_STRAY
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.segment import DeletedFile, SegmentFile
-from flowhash.table.settings import Settings
+from flowhash.table.table_settings import TableSettings
 
 NAME = "manifest.json"
 FORMAT, VERSION = "flowhash-table", 1
@@ -44,7 +44,7 @@ class Manifest:
         segments: the files.
     """
 
-    settings: Settings
+    settings: TableSettings
     identity: str = ""
     generation: int = 0
     next_id: int = 0
@@ -65,7 +65,7 @@ def dump(manifest: Manifest) -> bytes:
     return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def load(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a table.
 
     Raises:
@@ -121,7 +121,7 @@ def _read(body: dict[str, Any]) -> Manifest:
         segments.append(
             SegmentFile(**fields, deleted=None if deleted is None else DeletedFile(**deleted))
         )
-    manifest = Manifest(Settings(**body.pop("settings")), segments=tuple(segments))
+    manifest = Manifest(TableSettings(**body.pop("settings")), segments=tuple(segments))
     return replace(manifest, **body)
 
 

@@ -1,4 +1,4 @@
-"""The file of a segment: written in pieces, mapped, verified."""
+"""The file of a segment, a safetensors file: written in pieces, mapped, verified."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from flowhash.errors import DamagedFileError, reason
 from flowhash.regular_file import open_regular_file
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
-from flowhash.table.segments.arrays import Arrays
+from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
-from flowhash.table.segments.builder import Draft, upper_roots
+from flowhash.table.segments.builder import SegmentDraft, upper_roots
 from flowhash.table.segments.segment import Segment, SegmentFile
-from flowhash.table.settings import Settings
+from flowhash.table.table_settings import TableSettings
 
 ALIGNMENT = 64
 LARGEST_HEADER = 1 << 16
@@ -39,10 +39,11 @@ KINDS = {
 NAMES = {np.dtype(kind): name for name, kind in KINDS.items()}
 METADATA = {"format": "flowhash-segment", "version": "1"}
 PADDING = "padding."  # arrays whose names begin so fill gaps
+PIECE_BYTES = 1 << 24  # embeddings are copied and written in pieces of about this size
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArrayEntry:
     """An array to be written: its content comes in pieces, in order."""
 
     name: str
@@ -56,9 +57,9 @@ class Entry:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
 
-def whole(name: str, array: NDArray[Any]) -> Entry:
+def whole(name: str, array: NDArray[Any]) -> ArrayEntry:
     """An array that is there at once."""
-    return Entry(name, array.dtype, array.shape, [array])
+    return ArrayEntry(name, array.dtype, array.shape, [array])
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,12 @@ class _Summing:
         self.sums.append(sums)
 
 
-def write_container(file: IO[bytes], entries: list[Entry]) -> Written:
+def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> Written:
     """Write arrays one after another, then their checksums."""
     placed = list(_with_padding(entries))
     total = sum(entry.size for entry in placed)
     count = -(-total // BLOCK)
-    header = _header([*placed, Entry("checksums", np.dtype("<u4"), (count,), [])])
+    header = _header([*placed, ArrayEntry("checksums", np.dtype("<u4"), (count,), [])])
     file.write(len(header).to_bytes(8, "little") + header)
     summing = _Summing(file)
     for entry in placed:
@@ -121,7 +122,7 @@ def write_container(file: IO[bytes], entries: list[Entry]) -> Written:
     return Written(size, zlib.crc32(header), zlib.crc32(sums.tobytes()))
 
 
-def _with_padding(entries: list[Entry]) -> Iterator[Entry]:
+def _with_padding(entries: list[ArrayEntry]) -> Iterator[ArrayEntry]:
     """The entries, with zeros between them so that each starts at a multiple of ALIGNMENT."""
     place = 0
     for number, entry in enumerate(entries):
@@ -132,7 +133,7 @@ def _with_padding(entries: list[Entry]) -> Iterator[Entry]:
             yield whole(f"{PADDING}{number}", np.zeros(gap, np.uint8))
 
 
-def _header(entries: list[Entry]) -> bytes:
+def _header(entries: list[ArrayEntry]) -> bytes:
     """The JSON header, filled with spaces so that the arrays start at a multiple of ALIGNMENT."""
     fields: dict[str, Any] = {"__metadata__": METADATA}
     place = 0
@@ -241,12 +242,9 @@ def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> C
     return Container(arrays, spans, words, sums)
 
 
-PIECE_BYTES = 1 << 24  # embeddings are copied and written in pieces of about this size
-
-
 def segment_entries(
-    plan: Draft, halves: bool
-) -> tuple[list[Entry], Callable[[], tuple[float, float]]]:
+    plan: SegmentDraft, layout: PlaneLayout
+) -> tuple[list[ArrayEntry], Callable[[], tuple[float, float]]]:
     """The arrays of a segment's file in their order, and a function for when they are written.
 
     The function returns what ``upper_roots`` says of the embeddings.
@@ -254,6 +252,7 @@ def segment_entries(
     Norms come behind the embeddings because they are computed while those are copied.
     """
     count, dim = len(plan.rows), plan.sources[0].vectors.shape[1]
+    upper_type = next(iter(layout.planes.values()))
     norms = np.empty(count, np.float32)
     largest = np.zeros(2)
 
@@ -262,11 +261,10 @@ def segment_entries(
 
     def uppers() -> Iterator[NDArray[Any]]:
         for start, stop in ranges:
-            highs = np.empty((stop - start, dim), np.uint16)
-            lows = np.empty((0 if halves else stop - start, dim), np.uint16)
+            highs, lows = layout.empty_planes(stop - start, dim)
             squares = plan.copy_range(start, stop, highs, lows, norms[start:stop])
             np.maximum(largest, squares, out=largest)
-            yield highs.view(np.float16) if halves else highs
+            yield highs.view(upper_type)
 
     def lowers() -> Iterator[NDArray[Any]]:
         # Taken once more from where they come from: kept, they would take half of the memory that
@@ -281,11 +279,8 @@ def segment_entries(
         whole("order", plan.order),
         whole("offsets", plan.offsets),
     ]
-    if halves:
-        entries.append(Entry("embeddings", np.dtype(np.float16), (count, dim), uppers()))
-    else:
-        entries.append(Entry("highs", np.dtype(np.uint16), (count, dim), uppers()))
-        entries.append(Entry("lows", np.dtype(np.uint16), (count, dim), lowers()))
+    for (name, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
+        entries.append(ArrayEntry(name, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
@@ -299,7 +294,9 @@ def segment_entries(
     return entries, lambda: upper_roots(largest, dim)
 
 
-def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Settings) -> Segment:
+def map_segment(
+    path: Path, written: Written, entry: SegmentFile, settings: TableSettings
+) -> Segment:
     """A segment from its file; nothing is read but the header, the checksums and the offsets.
 
     Raises:
@@ -308,13 +305,12 @@ def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Sett
     container = map_container(path, written)
     verified = np.zeros(len(container.sums), np.uint8)
     _check_arrays(path, container, entry.rows, settings)
-    halves = settings.dtype == "float16"
-    highs = container.arrays["embeddings" if halves else "highs"].view(np.uint16)
+    upper = next(iter(LAYOUTS[settings.dtype].planes))
     spans = container.spans
-    names = ("embeddings" if halves else "highs", "lows", "norms", "ids", "postings", "codes")
+    names = (upper, "lows", "norms", "ids", "postings", "codes")
     empty = (0, 0)
     arrays = Arrays(
-        highs=highs,
+        highs=container.arrays[upper].view(np.uint16),
         lows=container.arrays.get("lows", np.empty((0, settings.dim), np.uint16)),
         norms=container.arrays["norms"],
         ids=container.arrays["ids"],
@@ -346,21 +342,20 @@ def map_segment(path: Path, written: Written, entry: SegmentFile, settings: Sett
     return segment
 
 
-def _check_arrays(path: Path, container: Container, rows: int, settings: Settings) -> None:
+def _check_arrays(path: Path, container: Container, rows: int, settings: TableSettings) -> None:
     """A header that was changed together with its checksum must not lead out of the arrays.
 
     Each is there, of the right kind and shape, and no other: kernels tell by an array that is there
     what a segment is like.
     """
-    halves = settings.dtype == "float16"
-    expected: dict[str, tuple[tuple[int, ...], type]] = {
+    expected: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
         "ids": ((rows,), np.int64),
         "order": ((rows,), np.int32),
         "offsets": ((settings.buckets + 1,), np.int64),
         "norms": ((rows,), np.float32),
     }
-    for name in ("embeddings",) if halves else ("highs", "lows"):
-        expected[name] = ((rows, settings.dim), np.float16 if halves else np.uint16)
+    for name, kind in LAYOUTS[settings.dtype].planes.items():
+        expected[name] = ((rows, settings.dim), kind)
     if settings.active > 1:
         expected["codes"] = ((rows, settings.active), np.int32)
         expected["postings"] = ((rows * settings.active,), np.int32)
@@ -384,7 +379,7 @@ def _check_arrays(path: Path, container: Container, rows: int, settings: Setting
         )
 
 
-def _check_offsets(segment: Segment, settings: Settings) -> None:
+def _check_offsets(segment: Segment, settings: TableSettings) -> None:
     """The offsets are read at once: every search needs them, and they lead everywhere."""
     segment.ensure("offsets")
     offsets = segment.arrays.offsets

@@ -32,9 +32,15 @@ from flowhash.durable_files import (
 )
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
-from flowhash.table.segments.builder import Draft
-from flowhash.table.segments.segment import NO_ROWS, DeletedFile, Part, SegmentFile, State
-from flowhash.table.settings import Settings
+from flowhash.table.segments.arrays import PlaneLayout
+from flowhash.table.segments.builder import SegmentDraft
+from flowhash.table.segments.segment import (
+    NO_ROWS,
+    DeletedFile,
+    LiveSegment,
+    SegmentFile,
+    TableState,
+)
 from flowhash.table.storage.manifest import (
     DELETED_NAME,
     NAME,
@@ -42,7 +48,7 @@ from flowhash.table.storage.manifest import (
     STRAY_NAME,
     Manifest,
     dump,
-    load,
+    read_manifest,
 )
 from flowhash.table.storage.segment_file import (
     Written,
@@ -50,6 +56,7 @@ from flowhash.table.storage.segment_file import (
     segment_entries,
     write_container,
 )
+from flowhash.table.table_settings import TableSettings
 
 # A NumPy file of bits as FlowHash writes it: the magic and the header, of format 1.0.
 BITS = re.compile(
@@ -60,7 +67,7 @@ BITS = re.compile(
 LARGEST_HEADER = 1 << 16  # of such a file
 
 
-class Folder:
+class TableFolder:
     """Reads and, if it is ``writable``, changes the files of a table.
 
     Attributes:
@@ -73,18 +80,18 @@ class Folder:
         self.path = path
         self.writer = os.getpid() if writable else None
         if lock is None:
-            load(path)  # before a lock file is left in a folder that is no table
+            read_manifest(path)  # before a lock file is left in a folder that is no table
         self._lock = take_lock(path) if writable and lock is None else lock
         self._new: set[str] = set()
         self._attempted = 0
         try:
-            self.manifest = load(path)
+            self.manifest = read_manifest(path)
         except BaseException:
             self.close()
             raise
 
     @classmethod
-    def create(cls, path: Path, settings: Settings, *, make: bool = True) -> Folder:
+    def create(cls, path: Path, settings: TableSettings, *, make: bool = True) -> TableFolder:
         """Put an empty table into a folder, which is made unless ``make`` is False.
 
         Then it must be there: whoever has taken it away does not find it again.
@@ -127,7 +134,7 @@ class Folder:
             self._lock.close()
             self._lock = None
 
-    def load(self, known: State | None = None) -> State:
+    def load(self, known: TableState | None = None) -> TableState:
         """The state that the manifest describes.
 
         Segments of a state that is ``known`` already are used again. A writer may replace files
@@ -137,9 +144,9 @@ class Folder:
         while True:
             try:
                 parts = tuple(self.load_part(entry, known) for entry in self.manifest.segments)
-                return State(parts, self.manifest.next_id)
+                return TableState(parts, self.manifest.next_id)
             except DamagedFileError:  # noqa: PERF203
-                newer = load(self.path)
+                newer = read_manifest(self.path)
                 if newer.generation == self.manifest.generation:
                     raise
                 self._refuse_another(newer)
@@ -152,9 +159,9 @@ class Folder:
                 f"{self.path} is another table by now; open it again with HashTable.open"
             )
 
-    def refresh(self, known: State) -> State | None:
+    def refresh(self, known: TableState) -> TableState | None:
         """The state of a newer manifest, or None if there is none."""
-        newer = load(self.path)
+        newer = read_manifest(self.path)
         self._refuse_another(newer)
         if newer.generation == self.manifest.generation:
             return None
@@ -165,10 +172,10 @@ class Folder:
             self.manifest = before  # so that it can be tried again
             raise
 
-    def write_segment(self, plan: Draft, halves: bool) -> Part:
+    def write_segment(self, plan: SegmentDraft, layout: PlaneLayout) -> LiveSegment:
         """Write a segment's file; it belongs to the table only after ``commit``."""
         name = f"segment-{self._take_number():010d}.safetensors"
-        entries, limits = segment_entries(plan, halves)
+        entries, limits = segment_entries(plan, layout)
         with self._new_file(name) as file:
             written = write_container(file, entries)
         entry = SegmentFile(
@@ -176,7 +183,7 @@ class Folder:
         )
         return self.load_part(entry)
 
-    def write_deleted(self, part: Part) -> Part:
+    def write_deleted(self, part: LiveSegment) -> LiveSegment:
         """Write which rows of a part are deleted; it counts only after ``commit``."""
         assert part.file is not None
         name = f"deleted-{self._take_number():010d}.npy"
@@ -186,9 +193,9 @@ class Folder:
         with self._new_file(name) as file:
             file.write(data)
         deleted = DeletedFile(name, part.segment.rows - part.live, len(data), zlib.crc32(data))
-        return Part(part.segment, part.alive, part.live, replace(part.file, deleted=deleted))
+        return LiveSegment(part.segment, part.alive, part.live, replace(part.file, deleted=deleted))
 
-    def commit(self, state: State) -> None:
+    def commit(self, state: TableState) -> None:
         """Make a state the table's, durably; then remove what it does not need any more."""
         files = tuple(part.file for part in state.parts if part.file is not None)
         # A generation that was tried may be on disk although nobody could see that, and readers may
@@ -219,7 +226,7 @@ class Folder:
 
         What is on disk decides: if the change got there after all, it is what the table is now.
         """
-        current = load(self.path)  # if that fails, everything is left as it is
+        current = read_manifest(self.path)  # if that fails, everything is left as it is
         last = max(current.next_file, self.manifest.next_file)
         self.manifest = replace(current, next_file=last)
         self.discard(self._new - current.files())
@@ -237,7 +244,7 @@ class Folder:
         It gets a generation of its own, for readers that have seen the new one. No file is removed
         before this has succeeded.
         """
-        if load(self.path).generation != changed.generation:
+        if read_manifest(self.path).generation != changed.generation:
             return
         self._attempted = changed.generation + 1
         try:
@@ -264,7 +271,7 @@ class Folder:
             file.flush()
             os.fsync(file.fileno())
 
-    def load_part(self, entry: SegmentFile, known: State | None = None) -> Part:
+    def load_part(self, entry: SegmentFile, known: TableState | None = None) -> LiveSegment:
         """Map a segment's file, unless it is known, and read which of its rows are deleted."""
         path = self.path / entry.file
         segment = None
@@ -279,7 +286,7 @@ class Folder:
                 segment = map_segment(path, written, entry, self.manifest.settings)
         alive = NO_ROWS if entry.deleted is None else self._load_alive(entry, entry.deleted)
         gone = 0 if entry.deleted is None else entry.deleted.rows
-        return Part(segment, alive, entry.rows - gone, entry)
+        return LiveSegment(segment, alive, entry.rows - gone, entry)
 
     def _load_alive(self, entry: SegmentFile, deleted: DeletedFile) -> NDArray[np.uint8]:
         path = self.path / deleted.file

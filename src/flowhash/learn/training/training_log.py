@@ -1,4 +1,4 @@
-"""What a run leaves to read, and what it shows meanwhile."""
+"""The log of a run: ``Journal`` for its file and TensorBoard, ``Progress`` for the terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from flowhash.progress_bars import make_bar
+
+PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
 
 
 class NoJournal:
@@ -81,9 +83,6 @@ def _board(folder: Path) -> Any:
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder))
-
-
-PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
 
 
 class Progress:

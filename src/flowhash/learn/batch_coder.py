@@ -1,4 +1,4 @@
-"""The discrete half of Algorithm 1: class means, optimal codes, and what they cost."""
+"""``BatchCoder``, the discrete half of Algorithm 1: class means, optimal codes, what they cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowhash.codes import assign_codes, class_means, item_objective, upper_boun
 
 
 @dataclass
-class Coder:
+class BatchCoder:
     """Codes of a batch by minimum-cost flow, each batch started from the last one's prices.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Whose run a folder holds: the settings and the data that it was started with."""
+"""The folder of a run: claimed for settings and data, and kept from those that do not fit them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch import nn
 from flowhash.data import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.distributed import Processes
 from flowhash.learn.settings import Settings
+from flowhash.learn.training.process_group import Processes
 from flowhash.model_files import read_json, write_json
 
 # What an unfinished run may go on with changed: a rate that was too high, a batch too large. The

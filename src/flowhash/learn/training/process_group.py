@@ -103,7 +103,7 @@ class _Gather(torch.autograd.Function):
         return gradients[0][start : start + ctx.count] * ctx.world, None, None
 
 
-def join(device: str = "auto") -> Processes:
+def join_processes(device: str = "auto") -> Processes:
     """Join the processes that ``torchrun`` started, if it did.
 
     A group can be joined once in a process's life, so it is left only when the process ends.

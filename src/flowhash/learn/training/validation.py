@@ -1,4 +1,4 @@
-"""How good the network is on the validation split, and which checkpoint is the best one."""
+"""Validation: how good a network is on its split, and which of a stage's states is the best one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from flowhash.data import LabelledItems, Preprocessing
-from flowhash.networks import EmbeddingNetwork, outputs
+from flowhash.networks import EmbeddingNetwork, run_networks
 from flowhash.quality import search_quality
 
 BATCH = 500
@@ -33,7 +33,7 @@ def embed(
         preprocessing(data.take(positions[start : start + size]))
         for start in range(0, len(data), size)
     )
-    return np.concatenate([made for [made] in outputs([network], batches, device)])
+    return np.concatenate([made for [made] in run_networks([network], batches, device)])
 
 
 class Validation:

@@ -19,19 +19,21 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn.batch_codes import Coder
-from flowhash.learn.batches import Batch, Batches
-from flowhash.learn.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
-from flowhash.learn.distributed import Processes
+from flowhash.learn.batch_coder import BatchCoder
+from flowhash.learn.batches import Batches, TrainingBatch
 from flowhash.learn.losses import MetricLoss
 from flowhash.learn.settings import Settings, Stage
-from flowhash.learn.training_log import Journal, NoJournal, Progress
-from flowhash.learn.validation import Best, in_words
+from flowhash.learn.training.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
+from flowhash.learn.training.process_group import Processes
+from flowhash.learn.training.training_log import Journal, NoJournal, Progress
+from flowhash.learn.training.validation import Best, in_words
 from flowhash.networks import EmbeddingNetwork
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
-class Job:
+class StageRun:
     """One stage, ready to run.
 
     Attributes:
@@ -52,13 +54,17 @@ class Job:
     loss: MetricLoss
     batches: Batches
     checkpoints: Checkpoints
-    coder: Coder | None = None
+    coder: BatchCoder | None = None
     validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
     before: int = 0
 
 
-def run(
-    job: Job, settings: Settings, folder: Path | None, processes: Processes, quiet: bool = False
+def train_stage(
+    run: StageRun,
+    settings: Settings,
+    folder: Path | None,
+    processes: Processes,
+    quiet: bool = False,
 ) -> dict[str, Any]:
     """Train one stage to its end, from its last checkpoint if there is one.
 
@@ -70,19 +76,19 @@ def run(
             the last good checkpoint, from which the same call goes on.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the state was saved first, the same call goes on.
     """
-    checkpoints = job.checkpoints
-    optimiser = make_optimiser(job.network, job.loss, job.stage)
-    state = _resume(checkpoints.load("last"), job, optimiser)
-    if state.step < job.stage.steps:
-        loop = _Loop(job, settings, folder, processes, optimiser, state, quiet)
-        with explained(checkpoints, processes, job.stage.batch):
+    checkpoints = run.checkpoints
+    optimiser = make_optimiser(run.network, run.loss, run.stage)
+    state = _resume(checkpoints.load("last"), run, optimiser)
+    if state.step < run.stage.steps:
+        loop = _Loop(run, settings, folder, processes, optimiser, state, quiet)
+        with explained(checkpoints, processes, run.stage.batch):
             loop.train()
     processes.wait()
     best = checkpoints.load("best") or checkpoints.load("last")
     last = checkpoints.load("last")
     assert best is not None
     assert last is not None
-    job.network.load_state_dict(best.part("network"))
+    run.network.load_state_dict(best.part("network"))
     return last.record
 
 
@@ -96,20 +102,20 @@ class _State:
     best: Best = dataclasses.field(default_factory=Best)
 
 
-def _resume(last: Checkpoint | None, job: Job, optimiser: torch.optim.Optimizer) -> _State:
+def _resume(last: Checkpoint | None, run: StageRun, optimiser: torch.optim.Optimizer) -> _State:
     if last is None:
-        return _State(journal=job.before)
+        return _State(journal=run.before)
     record = last.record
     try:
-        restore(last, job.network, job.loss, optimiser)
+        restore(last, run.network, run.loss, optimiser)
     except (RuntimeError, IndexError) as error:
         raise InputError(
             f"the checkpoint of step {record['step']} does not fit the network: {error}; train "
             "with the same network, or in another folder"
         ) from error
-    if job.coder is not None and record["prices"] is not None:
-        job.coder.prices = np.array(record["prices"])
-        job.coder.loads = None if record["loads"] is None else np.array(record["loads"])
+    if run.coder is not None and record["prices"] is not None:
+        run.coder.prices = np.array(record["prices"])
+        run.coder.loads = None if record["loads"] is None else np.array(record["loads"])
     return _State(record["step"], record["journal"], record["seconds"], Best(**record["best"]))
 
 
@@ -118,7 +124,7 @@ class _Loop:
 
     def __init__(
         self,
-        job: Job,
+        run: StageRun,
         settings: Settings,
         folder: Path | None,
         processes: Processes,
@@ -126,9 +132,9 @@ class _Loop:
         state: _State,
         quiet: bool,
     ) -> None:
-        self.job, self.settings, self.processes = job, settings, processes
-        self.checkpoints, self.optimiser, self.state = job.checkpoints, optimiser, state
-        self.network: nn.Module = processes.wrap(job.network)
+        self.run, self.settings, self.processes = run, settings, processes
+        self.checkpoints, self.optimiser, self.state = run.checkpoints, optimiser, state
+        self.network: nn.Module = processes.wrap(run.network)
         self.journal: Journal | NoJournal | None = None
         if processes.first and folder is None:
             self.journal = NoJournal()
@@ -136,7 +142,7 @@ class _Loop:
             path = folder / "metrics.jsonl"
             self.journal = Journal(path, state.journal, folder / "tensorboard")
         self.progress = Progress(
-            f"{job.name} ({job.stage.loss})", job.stage.steps, state.step,
+            f"{run.name} ({run.stage.loss})", run.stage.steps, state.step,
             quiet or not processes.first,
         )  # fmt: skip
         self.since, self.logged = time.perf_counter(), state.step
@@ -144,21 +150,21 @@ class _Loop:
 
     def train(self) -> None:
         """All steps that are left."""
-        job, every = self.job, self.settings
+        run, every = self.run, self.settings
         self.network.train()
-        if job.stage.backbone_rate == 0:  # frozen: statistics of normalisation stay as they are too
-            job.network.backbone.eval()
+        if run.stage.backbone_rate == 0:  # frozen: statistics of normalisation stay as they are too
+            run.network.backbone.eval()
         began = time.perf_counter() - self.state.seconds
         with self._closing(), Interruption() as interruption, self.progress as progress:
-            for batch in job.batches.between(self.state.step, job.stage.steps):
-                rate = set_rate(self.optimiser, job.stage, batch.step)
+            for batch in run.batches.between(self.state.step, run.stage.steps):
+                rate = set_rate(self.optimiser, run.stage, batch.step)
                 loss, embeddings, codes = self._step(batch)
                 done = self.state.step = batch.step + 1
                 self.state.seconds = time.perf_counter() - began
-                last = done == job.stage.steps
+                last = done == run.stage.steps
                 if done % every.log_every == 0 or last:
                     self._log(loss, rate, batch, embeddings, codes)
-                if job.validate is not None and (done % every.validate_every == 0 or last):
+                if run.validate is not None and (done % every.validate_every == 0 or last):
                     self._validate()
                     self.state.seconds = time.perf_counter() - began
                 stop = self.processes.any(interruption.asked)
@@ -168,24 +174,24 @@ class _Loop:
                 if stop:
                     raise KeyboardInterrupt
 
-    def _step(self, batch: Batch) -> tuple[float, Tensor, Any]:
+    def _step(self, batch: TrainingBatch) -> tuple[float, Tensor, Any]:
         """One step of Algorithm 1: embed, solve for codes, and go down the loss (lines 3 to 6)."""
-        job = self.job
+        run = self.run
         # Dropout depends on the step and the process, not on how the run came here.
-        seeds = np.random.SeedSequence([*job.batches.seed, batch.step, self.processes.rank])
+        seeds = np.random.SeedSequence([*run.batches.seed, batch.step, self.processes.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         embeddings = self.network(batch.inputs.to(self.processes.device))
         embeddings = self.processes.gather(embeddings)
         labels = torch.from_numpy(batch.labels).to(embeddings.device)
         codes = None
-        if job.coder is not None:
+        if run.coder is not None:
             rows = embeddings.detach().float().cpu().numpy()
             refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
-            codes = job.coder.codes(rows, batch.labels)
+            codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
-            loss = job.loss(embeddings, labels, chosen)
+            loss = run.loss(embeddings, labels, chosen)
         else:
-            loss = job.loss(embeddings, labels)
+            loss = run.loss(embeddings, labels)
         value = float(loss.detach())
         refuse_infinite(value, "the loss", batch.step)
         self.optimiser.zero_grad(set_to_none=True)
@@ -193,32 +199,34 @@ class _Loop:
         self.optimiser.step()
         return value, embeddings, codes
 
-    def _log(self, loss: float, rate: float, batch: Batch, embeddings: Tensor, codes: Any) -> None:
+    def _log(
+        self, loss: float, rate: float, batch: TrainingBatch, embeddings: Tensor, codes: Any
+    ) -> None:
         if self.journal is None:
             return
         seconds, steps = time.perf_counter() - self.since, self.state.step - self.logged
         values = {
             "loss": loss,
             "rate": rate,
-            "items_per_second": steps * self.job.stage.batch / seconds,
+            "items_per_second": steps * self.run.stage.batch / seconds,
             "seconds": self.state.seconds,
         }
-        if self.job.coder is not None:
-            values["solver_share"] = self.job.coder.seconds / seconds
+        if self.run.coder is not None:
+            values["solver_share"] = self.run.coder.seconds / seconds
             rows = embeddings.detach().float().cpu().numpy()
-            values |= self.job.coder.report(codes, rows, batch.labels)
+            values |= self.run.coder.report(codes, rows, batch.labels)
             self.facts = (
                 f"  solver {values['solver_share']:.1%}  buckets {values['buckets_effective']:.0f}"
             )
-        self.journal.write(self.job.name, self.state.step, values)
+        self.journal.write(self.run.name, self.state.step, values)
         self.since, self.logged = time.perf_counter(), self.state.step
 
     def _validate(self) -> None:
         start = time.perf_counter()
-        if self.journal is not None and self.job.validate is not None:
-            values = self.job.validate(self.job.network)
-            self.journal.write(self.job.name, self.state.step, {"validation": True, **values})
-            self.progress.say(f"{self.job.name} step {self.state.step}: {in_words(values)}")
+        if self.journal is not None and self.run.validate is not None:
+            values = self.run.validate(self.run.network)
+            self.journal.write(self.run.name, self.state.step, {"validation": True, **values})
+            self.progress.say(f"{self.run.name} step {self.state.step}: {in_words(values)}")
             if self.state.best.improves(values):
                 self._save("best")
         self.processes.wait()
@@ -227,13 +235,13 @@ class _Loop:
     def _save(self, name: str) -> None:
         if self.journal is None:
             return
-        tensors = state_tensors(self.job.network, self.job.loss, self.optimiser)
+        tensors = state_tensors(self.run.network, self.run.loss, self.optimiser)
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             raise TrainingError(f"a weight is not finite after step {self.state.step}")
-        coder = self.job.coder
+        coder = self.run.coder
         prices = None if coder is None or coder.prices is None else coder.prices.tolist()
         record = {
-            "stage": self.job.name,
+            "stage": self.run.name,
             "step": self.state.step,
             "journal": self.journal.length,
             "seconds": self.state.seconds,
@@ -328,9 +336,6 @@ def _is_lost(error: RuntimeError) -> bool:
         return True
     words = ("gloo", "nccl", "connection", "timed out", "socket")
     return any(word in str(error).lower() for word in words)
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:

@@ -1,4 +1,4 @@
-"""What a table is told when it is made, and what it says of itself; it never changes."""
+"""``TableSettings``: what a table is created with, and the properties that every engine shows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowhash.errors import InputError
+from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import INT64, STRING
 
-EUCLIDEAN, COSINE, INNER = 0, 1, 2
-
-
-METRICS = {"euclidean": EUCLIDEAN, "cosine": COSINE, "inner": INNER}
-
-
 MOST_BUCKETS = 1 << 30
+DTYPES = ("float32", "float16")  # segments/arrays.py says how each is stored
 
 
 @dataclass(frozen=True)
-class Settings:
+class TableSettings:
     """What is chosen when a table is created and never changes.
 
     Attributes:
@@ -45,7 +41,7 @@ class Settings:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limit:
                 raise InputError(f"{name} is {value!r}; expected a whole number from 1 to {limit}")
-        choices = {"metric": METRICS, "dtype": ("float32", "float16"), "ids": (INT64, STRING)}
+        choices = {"metric": METRICS, "dtype": DTYPES, "ids": (INT64, STRING)}
         for name, allowed in choices.items():
             if getattr(self, name) not in tuple(allowed):
                 raise InputError(
@@ -64,7 +60,7 @@ class SettingsProperties:
         settings: of the table.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
 
     @property

@@ -1,0 +1,1 @@
+"""One stage while it trains: the loop, its checkpoints, log, folder, processes and validation."""
