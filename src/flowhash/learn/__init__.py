@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from flowhash.learn.train_encoder import train as train, train_base as train_base
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.learn.checkpoints import Checkpoints as Checkpoints
+    from flowhash.learn.checkpoints import (
+        Checkpoints as Checkpoints,
+        best_validation as best_validation,
+        training_seconds as training_seconds,
+    )
     from flowhash.learn.distributed import join as join
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training_log import read_journal as read_journal
