@@ -10,12 +10,11 @@ from pathlib import Path
 
 import flowhash
 from flowhash.durable_files import replace_file
-from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.output import markdown_latex
 from flowhash.evaluate.output.figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.output.report_page import write_report
 from flowhash.evaluate.paper_numbers import Experiment, paper_rows
-from flowhash.evaluate.results import Report, write_rows
+from flowhash.evaluate.results import Outcome, Report, write_rows
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "
@@ -42,8 +41,8 @@ def write_reproduction(
         experiment: of the paper.
         folder: where the files go.
         command: that repeats it.
-        name: what the files' names begin with, ``Plan.stem``; by default the data set's and the
-            loss's names.
+        name: what the files' names begin with, ``ExperimentPlan.stem``; by default the data set's
+            and the loss's names.
 
     Returns:
         What was written.
