@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.evaluate.output import figures
-from flowhash.evaluate.output.figures import measure_solver, solver_figure, suf_figure
+from flowhash.evaluate.output import paper_figures as figures
+from flowhash.evaluate.output.paper_figures import measure_solver, solver_figure, suf_figure
 from flowhash.evaluate.paper_numbers import PAPER_SOLVER_SECONDS, paper_rows
 from flowhash.evaluate.results import Row
 
@@ -151,6 +151,6 @@ def test_measure_solver_takes_every_pair(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_measure_solver_takes_medians(monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([5.0, 1.0, 7.0, 2.0, 6.0, 9.0])  # OR-Tools, FlowHash, turn by turn
-    monkeypatch.setattr(figures, "_seconds", lambda work: next(given))
+    monkeypatch.setattr(figures, "seconds_of", lambda work: next(given))
     monkeypatch.setattr(figures, "ortools_codes", lambda *_: None)
     assert measure_solver((4,), repeats=3) == {(4, 4): {"flowhash": 2.0, "ortools": 6.0}}

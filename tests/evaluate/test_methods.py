@@ -12,6 +12,7 @@ from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
+from flowhash import stopwatch
 from flowhash.codes import topk_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.evaluate import (
@@ -27,7 +28,7 @@ from flowhash.evaluate import (
     TopDimensions,
     VectorQuantisation,
 )
-from flowhash.evaluate.comparison import methods as methods_room, methods as rooms, timing
+from flowhash.evaluate.comparison import methods as methods_room, methods as rooms, search_clock
 from flowhash.evaluate.comparison.all_methods import run_all
 from flowhash.evaluate.comparison.example_queries import some_buckets
 from flowhash.evaluate.comparison.methods import fit_centroids, fit_classifier
@@ -185,7 +186,7 @@ def test_without_faiss_there_is_no_time_of_it(monkeypatch: Any) -> None:
     def require(module: str, extra: str) -> Any:
         raise MissingExtraError(f"no {module}")
 
-    monkeypatch.setattr(timing, "require", require)
+    monkeypatch.setattr(search_clock, "require", require)
     comparison = Comparison("test", clusters(60), None, 6)
     row = comparison.run(InvertedLists(8, 10.0, True)).row
     assert row.flat is None
@@ -429,7 +430,9 @@ def test_rows_by_the_other_length_and_without_a_penalty(monkeypatch: Any) -> Non
     assert passes["vq"] == passes["exhaustive-raw"] == 1
 
 
-@pytest.mark.parametrize(("seconds", "turns"), [(0.001, timing.SHORT_TURNS), (0.2, timing.TURNS)])
+@pytest.mark.parametrize(
+    ("seconds", "turns"), [(0.001, stopwatch.SHORT_TURNS), (0.2, stopwatch.TURNS)]
+)
 def test_what_is_short_is_timed_more_often(
     seconds: float, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,7 +442,7 @@ def test_what_is_short_is_timed_more_often(
         calls.append(1)
         clock[0] += seconds * len(calls)  # every turn takes longer
 
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
-    found = timing.median_seconds(work)
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: clock[0])
+    found = stopwatch.median_seconds(work)
     assert len(calls) == turns + 1  # one before that does not count
     assert found == pytest.approx(seconds * (turns + 3) / 2)

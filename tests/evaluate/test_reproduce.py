@@ -16,12 +16,13 @@ from flowhash.data.item_sources import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.evaluate import METHODS, Row, paper_experiment, read_rows, reproduce
-from flowhash.evaluate.outcome import Outcome
+from flowhash.evaluate.comparison.all_methods import passes_of
 from flowhash.evaluate.output.write_results import write_reproduction
 from flowhash.evaluate.reproduction import trained_networks as heads_room
-from flowhash.evaluate.reproduction.encoding_cache import Encodings, passes_of
+from flowhash.evaluate.reproduction.encoding_cache import Encodings
 from flowhash.evaluate.reproduction.experiment_plan import make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings, mirrored
+from flowhash.evaluate.results import Outcome
 from flowhash.learn import stages as stages_room
 from flowhash.networks import EmbeddingNetwork, build_backbone
 

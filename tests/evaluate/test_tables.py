@@ -24,7 +24,7 @@ from flowhash.evaluate.output.markdown_latex import (
     markdown,
     unseen,
 )
-from flowhash.evaluate.output.result_grid import SPACE
+from flowhash.evaluate.output.result_grid import SPACE, terminal_grid
 from flowhash.evaluate.paper_numbers import paper_rows
 from flowhash.evaluate.results import Row, read_rows, rival_name, rivals, write_rows
 
@@ -157,6 +157,28 @@ def test_several_seeds_give_mean_and_sample_deviation() -> None:
     pieces = f"{values.mean():.2f}{{\\tiny$\\pm${values.std(ddof=1):.2f}}}"
     assert pieces in latex(rows)
     assert "±" not in markdown(experiment(seeds=1))
+
+
+def test_the_terminal_has_the_same_lines() -> None:
+    rows = experiment()
+    grid = terminal_grid(rows, "test")
+    assert [column.title for column in grid.columns] == ["Pr@1", "Pr@4", "Pr@16", "SUF", "NMI"]
+    _, _, wide, _ = parse(markdown(rows))
+    found = {
+        (str(group.k or ""), line.label): line for group in grid.groups for line in group.lines
+    }
+    assert list(found) == list(wide)
+    for one in rows:
+        if one.table == "test" and one.method == "flowhash":
+            shown = [cell.text for cell in found[str(one.k), "FlowHash"].cells]
+            nmi = "" if one.nmi is None else "60.0"
+            assert shown == [*(f"{n:.1f}" for n in (one.pr1, one.pr4, one.pr16, one.suf)), nmi]
+
+
+def test_what_is_infinite_is_written_so() -> None:
+    (main, *_) = parse(markdown([row("vq", suf=float("inf"))]))
+    assert main["1", "VQ"]["SUF"] == "∞"
+    assert r"$\infty$" in latex([row("vq", suf=float("inf"))])
 
 
 def test_times_flat_is_the_mean_of_ratios() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from flowhash.errors import DamagedFileError
+from flowhash.learn import best_validation, training_seconds
 from flowhash.learn.training.checkpoints import Checkpoints, restore, state_tensors
 from flowhash.networks import EmbeddingNetwork, build_backbone
 
@@ -79,3 +80,17 @@ def test_missing_or_cut_tensors_are_named(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(DamagedFileError, match=file.name):
         checkpoints.load("best")
+
+
+def test_other_rooms_read_the_record_and_not_the_file(tmp_path: Path) -> None:
+    assert best_validation(tmp_path) is None
+    assert training_seconds(tmp_path) is None
+    record = {"step": 7, "seconds": 1.5, "best": {"pr1": 0.5, "suf": 3.0}}
+    for name in ("best", "last"):
+        Checkpoints(tmp_path).save(name, record, {"network.a": torch.zeros(2)})
+    assert best_validation(tmp_path) == {"pr1": 0.5, "suf": 3.0, "step": 7}
+    assert training_seconds(tmp_path) == 1.5
+    path = tmp_path / "last.json"
+    path.write_text(path.read_text().replace("1.5", "9.5"))
+    with pytest.raises(DamagedFileError, match=r"last\.json"):
+        training_seconds(tmp_path)

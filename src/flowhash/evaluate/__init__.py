@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.evaluate.output.figures import (
+    from flowhash.evaluate.output.paper_figures import (
         measure_solver as measure_solver,
         solver_figure as solver_figure,
     )

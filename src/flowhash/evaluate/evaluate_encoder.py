@@ -10,12 +10,12 @@ import numpy as np
 from flowhash.data import LabelledItems, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.evaluate.comparison.all_methods import Say, run_all
+from flowhash.evaluate.comparison.all_methods import EncodedSource, Say, run_all
 from flowhash.evaluate.comparison.comparison import TOPS
 from flowhash.evaluate.comparison.example_queries import Draw, picture, some_buckets, some_examples
 from flowhash.evaluate.comparison.methods import Side, fit_classifier
-from flowhash.evaluate.outcome import Outcome
-from flowhash.evaluate.reproduction.encoding_cache import passes_of
+from flowhash.evaluate.results import Outcome
+from flowhash.networks import EmbeddingNetwork
 
 
 def evaluate(
@@ -83,7 +83,7 @@ def evaluate(
     pictured = list(places)[-1]
     for table, (items, queries) in places.items():
         say(f"search the {table} table")
-        source = _Encoded(
+        source = _KeptSource(
             encoders, sides["train" if table == "train" else "test"],
             None if queries is None else sides["test"],
             None if table == "train" else sides["train"],
@@ -141,7 +141,7 @@ def _encoded(
     return sides
 
 
-class _Encoded:
+class _KeptSource(EncodedSource):
     """Sides that were encoded before."""
 
     def __init__(
@@ -160,23 +160,12 @@ class _Encoded:
     def train(self) -> Side | None:
         return None if self.training is None else self.training[self.first]
 
-    def passes(self) -> int:
-        encoder = self.encoders[self.first]
-        return passes_of(encoder.base or encoder.hash)
+    def encoder(self, active: int) -> Encoder:
+        return self.encoders[active]
 
-    def shared(self, active: int) -> bool:
-        encoder = self.encoders[active]
-        return encoder.base is None or encoder.networks.shared
+    def ranker(self) -> EmbeddingNetwork:
+        encoder = self.encoders[self.first]
+        return encoder.base or encoder.hash
 
     def ranked(self) -> bool:
         return self.encoders[self.first].base is not None
-
-    def alone(self, active: int) -> bool:
-        encoder = self.encoders[active]
-        return encoder.base is not None and encoder.hash.unit
-
-    def other_length(self) -> str | None:
-        return None
-
-    def scored_apart(self) -> bool:
-        return False

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
     from flowhash.learn.stages import hash_start as hash_start
-    from flowhash.learn.training.checkpoints import Checkpoints as Checkpoints
+    from flowhash.learn.training.checkpoints import (
+        Checkpoints as Checkpoints,
+        best_validation as best_validation,
+        training_seconds as training_seconds,
+    )
     from flowhash.learn.training.process_group import join_processes as join_processes
     from flowhash.learn.training.training_journal import read_journal as read_journal
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
+from flowhash.encoder import Encoder
 from flowhash.evaluate.comparison.comparison import Comparison, Trial
 from flowhash.evaluate.comparison.intervals import with_intervals
 from flowhash.evaluate.comparison.methods import (
@@ -24,52 +25,77 @@ from flowhash.evaluate.comparison.methods import (
     VectorQuantisation,
     VectorQuantisationOther,
 )
-from flowhash.evaluate.results import METHODS, Row
-from flowhash.quality import (
-    LabelledTable,
-)
+from flowhash.evaluate.results import METHODS, Row, method_order
+from flowhash.networks import EmbeddingNetwork
+from flowhash.quality import LabelledTable
 
 Say = Callable[[str], None]
 
 
-class Source(Protocol):
+class EncodedSource(ABC):
     """Where encoded items and queries come from.
 
     A side has the activations of one hash network at a time, because each k has its own; and
     those of its start, where that is not random, and of the one with λ = 0, if it was trained.
     """
 
+    @abstractmethod
     def database(self, active: int | None) -> Side:
         """What is searched, with the activations of the hash network for k = ``active``."""
 
+    @abstractmethod
     def queries(self, active: int | None) -> Side | None:
         """What is asked; None where it is the database itself."""
 
+    @abstractmethod
     def train(self) -> Side | None:
         """The training set, to fit centroids on; None where it is what is searched."""
 
+    @abstractmethod
+    def encoder(self, active: int) -> Encoder:
+        """Base and hash network for k = ``active``."""
+
+    @abstractmethod
+    def ranker(self) -> EmbeddingNetwork:
+        """The network whose outputs rank: the base, or the hash network where there is none."""
+
     def passes(self) -> int:
         """Forward passes of an embedding: none for vectors as they are, two for mirror images."""
+        return passes_of(self.ranker())
 
     def shared(self, active: int) -> bool:
         """Whether the hash network for k = ``active`` shares the base's backbone."""
+        encoder = self.encoder(active)
+        return encoder.base is None or encoder.networks.shared
 
     def ranked(self) -> bool:
         """Whether a base network ranks; where the hash network does, Th would be FlowHash."""
+        return True
 
     def alone(self, active: int) -> bool:
         """Whether its outputs are of length one, so that they can rank as well."""
+        encoder = self.encoder(active)
+        return encoder.base is not None and encoder.hash.unit
 
     def other_length(self) -> str | None:
         """What ``Side.other`` is, "raw" or "unit"; None where sides have none."""
+        return None
 
     def scored_apart(self) -> bool:
         """Whether the classifier has a network of its own, beside the base."""
+        return False
+
+
+def passes_of(network: EmbeddingNetwork) -> int:
+    """Forward passes that one item takes: none for vectors as they are, more for several views."""
+    if network.passes_through:
+        return 0
+    return int(getattr(network.backbone, "passes", 1))
 
 
 def run_all(
     table: str,
-    source: Source,
+    source: EncodedSource,
     actives: Sequence[int],
     buckets: int,
     classes: int,
@@ -90,62 +116,67 @@ def run_all(
     Returns:
         The comparison, and the trials in the order of the table.
     """
-    comparison = Comparison(table, source.database(None), source.queries(None), classes, seed)
+    plain = Comparison(table, source.database(None), source.queries(None), classes, seed)
     trials: list[Trial] = []
-    for k, method in _methods(source, comparison, trials, actives, buckets, seed):
-        if k is not None:
-            comparison.database = source.database(k)
-            asked = source.queries(k)
-            comparison.queries = comparison.database if asked is None else asked
+
+    def run(comparison: Comparison, method: Method, k: int | None) -> Trial:
         method.passes = _passes(method, source, k)
         trial = comparison.run(method)
+        say(in_words(trial.row))
         if k not in (None, actives[0]):  # only the first k is pictured: let go of other tables
             trial = replace(trial, index=LabelledTable(1, 1, 1, 1))
         trials.append(trial)
-        say(in_words(trial.row))
-    places = list(METHODS)
-    trials.sort(key=lambda trial: (trial.row.k or 0, places.index(trial.row.method)))
-    return comparison, with_intervals(trials)
+        return trial
 
-
-def _methods(
-    source: Source,
-    comparison: Comparison,
-    trials: list[Trial],
-    actives: Sequence[int],
-    buckets: int,
-    seed: int,
-) -> Iterator[tuple[int | None, Method]]:
-    """FlowHash comes first of each k: the inverted lists open as much as it did."""
-    yield None, Exhaustive()
-    train, known = source.train(), KnownCentroids()
-    length = source.other_length()
+    length, train, known = source.other_length(), source.train(), KnownCentroids()
+    run(plain, Exhaustive(), None)
     if length is not None:
-        yield None, ExhaustiveOther(length)
+        run(plain, ExhaustiveOther(length), None)
     for k in actives:
-        yield k, Learned(k)
-        scanned = trials[-1].row.scanned
-        if comparison.database.start is not None:
-            yield k, Start(k)
-        if comparison.database.free is not None:
-            yield k, Unpenalised(k)
-        if source.alone(k):
-            yield k, LearnedAlone(k)
-        if source.ranked() and k <= comparison.database.embeddings.shape[1]:
-            yield k, TopDimensions(k)
-        if len(comparison.database) >= buckets:
-            yield k, VectorQuantisation(k, buckets, None, seed, known)
-            yield k, InvertedLists(buckets, scanned, comparison.itself, k, seed, known)
-            if length is not None:
-                yield k, VectorQuantisationOther(k, buckets, length, seed, known)
-        if train is not None and len(train) >= buckets:
-            yield k, VectorQuantisation(k, buckets, train, seed, known)
-        scores = comparison.database.scores
-        if scores is not None and k <= scores.shape[1]:
-            yield k, Classifier(k)
+        comparison = plain.of_network(source.database(k), source.queries(k))
+        scanned = run(comparison, Learned(k), k).row.scanned
+        for method in _rivals(source, comparison, train, k, scanned, buckets, known):
+            run(comparison, method, k)
+    trials.sort(key=lambda trial: (trial.row.k or 0, method_order(trial.row.method)))
+    return plain, with_intervals(trials)
 
 
-def _passes(method: Method, source: Source, active: int | None) -> int:
+def _rivals(
+    source: EncodedSource,
+    comparison: Comparison,
+    train: Side | None,
+    k: int,
+    scanned: float,
+    buckets: int,
+    known: KnownCentroids,
+) -> list[Method]:
+    """What stands beside FlowHash at one k, where there is what it takes.
+
+    The inverted lists open as much as FlowHash ``scanned``.
+    """
+    database, length, seed = comparison.database, source.other_length(), comparison.seed
+    found: list[Method] = []
+    if database.start is not None:
+        found.append(Start(k))
+    if database.free is not None:
+        found.append(Unpenalised(k))
+    if source.alone(k):
+        found.append(LearnedAlone(k))
+    if source.ranked() and k <= database.embeddings.shape[1]:
+        found.append(TopDimensions(k))
+    if len(database) >= buckets:
+        found.append(VectorQuantisation(k, buckets, None, seed, known))
+        found.append(InvertedLists(buckets, scanned, comparison.itself, k, seed, known))
+        if length is not None:
+            found.append(VectorQuantisationOther(k, buckets, length, seed, known))
+    if train is not None and len(train) >= buckets:
+        found.append(VectorQuantisation(k, buckets, train, seed, known))
+    if database.scores is not None and k <= database.scores.shape[1]:
+        found.append(Classifier(k))
+    return found
+
+
+def _passes(method: Method, source: EncodedSource, active: int | None) -> int:
     """Forward passes a query: of the base, of the hash network, or of both."""
     base = source.passes()
     if isinstance(method, Classifier):

@@ -1,7 +1,8 @@
-"""All methods on one table, one after another, with the intervals of their differences."""
+"""One table and its queries, put to one method after another."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -15,15 +16,14 @@ from flowhash.evaluate.comparison.methods import (
     Method,
     Side,
 )
-from flowhash.evaluate.comparison.timing import (
+from flowhash.evaluate.comparison.search_clock import (
     PAIRS,
     TIMED,
     TOP,
     flat_seconds,
     lists_seconds,
-    median_seconds,
 )
-from flowhash.evaluate.results import Row
+from flowhash.evaluate.results import Draws, Row
 from flowhash.quality import (
     Exact,
     LabelledTable,
@@ -37,9 +37,9 @@ from flowhash.quality import (
     purity,
     scanned_variance,
 )
+from flowhash.stopwatch import median_seconds
 
 TOPS = (1, 4, 16)
-Draws = dict[str, NDArray[np.float64]]  # by quantity: its value in each draw of the queries
 BLOCK = 50_000  # items that are added at once
 EXACT = 5_000  # queries that exhaustive search answers for recall@K, at most
 LARGEST_CLASS = 5_000  # mAP@R ranks as many items a query; it is left out for larger classes
@@ -87,6 +87,15 @@ class Comparison:
         self.queries = database if queries is None else queries
         self.flat = flat_seconds(database.embeddings, self.queries.embeddings)
         self.exact: Exact | None = None
+
+    def of_network(self, database: Side, queries: Side | None) -> Comparison:
+        """The same items and queries with the activations of another hash network.
+
+        What methods share is not computed again.
+        """
+        other = copy.copy(self)
+        other.database, other.queries = database, database if queries is None else queries
+        return other
 
     def run(self, method: Method) -> Trial:
         """Fit a method, fill its table, put the queries to it."""

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flowhash.evaluate.comparison.comparison import TOPS, Draws, Trial
-from flowhash.evaluate.results import Leads, Row, compared, rival_name
+from flowhash.evaluate.comparison.comparison import TOPS, Trial
+from flowhash.evaluate.results import Draws, Leads, Row, compared, rival_name
 from flowhash.quality import CONFIDENCE_LEVEL, percentile_interval, resampled_sums
 
 Place = tuple[str, str, int | None, int]  # method, table, k, seed

@@ -130,7 +130,7 @@ class VectorQuantisation(Method):
         train: fit the centroids on these items; None fits them on the searched database, as the
             paper did.
         seed: of k-means.
-        known: centroids that were fitted before for the same items; see ``lineup``.
+        known: centroids that were fitted before for the same items; see ``run_all``.
     """
 
     computes = True

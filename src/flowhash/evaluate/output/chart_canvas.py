@@ -26,9 +26,19 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 INK, LINE = "#010203", "#040506"
 PAGE_COLOURS = {INK: "currentColor", LINE: "var(--grid)"}
 
+# What charts of the page and of files have alike.
+SHARED_STYLE: dict[str, Any] = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "svg.hashsalt": "flowhash",  # the same rows twice are the same file
+}
 # At this width in inches a phone shows the figure at about its own size, and text stays legible.
 WIDTH = 4.5
-STYLE: dict[str, Any] = {
+PAGE_STYLE = SHARED_STYLE | {
     "font.size": 10.5,
     "axes.labelsize": 10.5,
     "axes.titlesize": 11,
@@ -43,17 +53,11 @@ STYLE: dict[str, Any] = {
     "axes.linewidth": 0.6,
     "grid.color": LINE,
     "grid.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
     "lines.markersize": 6,
     "svg.fonttype": "none",  # text stays text: smaller, selectable, in the reader's fonts
-    "svg.hashsalt": "flowhash",  # the same report twice is the same file
     "text.parse_math": False,  # a $ in someone's name is no formula
 }
+FILE_STYLE = SHARED_STYLE | {"font.size": 11.0, "grid.alpha": 0.3, "lines.markersize": 5.5}
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def draw(
         height: in inches; the width is the same for all.
     """
     matplotlib = require("matplotlib", "evaluate")
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(PAGE_STYLE):
         figures = require("matplotlib.figure", "evaluate")
         figure = figures.Figure(figsize=(WIDTH, height), layout="constrained")
         figure.patch.set_alpha(0)

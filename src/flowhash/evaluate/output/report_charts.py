@@ -1,4 +1,4 @@
-"""The charts of the report."""
+"""The charts of results: as the report shows them, and for the figures in files."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from flowhash.evaluate.results import (
     table_heading,
 )
 from flowhash.extras import require
+from flowhash.quality import expected_speed_up
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,20 +73,59 @@ def row_charts(merged: Sequence[MergedRow]) -> list[Chart]:
     return charts
 
 
+def paint_speed_ups(
+    axes: Axes,
+    merged: Sequence[MergedRow],
+    paper: Sequence[MergedRow] = (),
+    methods: Sequence[str] | None = None,
+) -> None:
+    """SUF against k, logarithmic, beside what Eq. 9 expects of independent, even codes.
+
+    Args:
+        axes: to draw into.
+        merged: of one searched table.
+        paper: the paper's rows of it, or none.
+        methods: which are drawn, in this order; all unless given.
+    """
+    counts = active_counts([*merged, *paper])
+    for size, line in zip(_bucket_counts(merged), ("-", ":"), strict=False):
+        curve = [expected_speed_up(size, k) for k in counts if k <= size]
+        label = f"expected (Eq. 9), d = {size}"
+        axes.plot(counts[: len(curve)], curve, line, color=INK, label=label)
+    shown = _methods(merged) if methods is None else methods
+    for method in shown:
+        theirs = [(each.k, each.mean(SUF.value)) for each in paper if each.method == method]
+        if theirs:
+            # Larger and hollow, so that they are seen behind measured ones of the same value.
+            axes.plot(
+                *zip(*theirs, strict=True), "--", color=GREY, marker=_style(method)["marker"],
+                markersize=10, markerfacecolor="none",
+            )  # fmt: skip
+    _lines(axes, merged, SUF.value, shown)
+    axes.set_yscale("log")
+    plain_numbers(axes.yaxis)
+    low, high = axes.get_ylim()
+    ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    if len(ticks) > 1:  # else powers of ten say more
+        axes.set_yticks(ticks)
+        axes.minorticks_off()
+
+
+def _bucket_counts(merged: Sequence[MergedRow]) -> list[int]:
+    """FlowHash's d; and the classifier's, which has as many buckets as there are classes."""
+    found = {
+        method: {row.buckets for each in merged if each.method == method for row in each.rows}
+        for method in ("flowhash", "classifier")
+    }
+    ours = sorted(found["flowhash"])
+    return [*ours, *sorted(found["classifier"] - found["flowhash"])] if ours else []
+
+
 def _speed_up_chart(merged: Sequence[MergedRow]) -> Chart:
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
-        expected = [
-            (each.k, value)
-            for each in merged
-            if each.method == "flowhash"
-            and (value := each.mean(lambda row: row.expected)) is not None
-        ]
-        if expected:
-            axes.plot(*zip(*expected, strict=True), "--", color=INK, label="expected (FlowHash)")
-        _lines(axes, merged, SUF.value)
-        axes.set_yscale("log")
-        plain_numbers(axes.yaxis)
+        paint_speed_ups(axes, merged)
         _finish(figure, axes, merged, "SUF")
 
     table = table_heading(merged[0].table)
@@ -184,9 +224,11 @@ def _name_points(axes: Axes, points: Sequence[tuple[MergedRow, float, float]]) -
         )  # fmt: skip
 
 
-def _lines(axes: Axes, merged: Sequence[MergedRow], value: Value) -> None:
+def _lines(
+    axes: Axes, merged: Sequence[MergedRow], value: Value, methods: Sequence[str] | None = None
+) -> None:
     """One line a method over k, with bars where several seeds were run."""
-    for method in _methods(merged):
+    for method in _methods(merged) if methods is None else methods:
         found = [
             (each.k, measure)
             for each in merged
@@ -203,7 +245,8 @@ def _lines(axes: Axes, merged: Sequence[MergedRow], value: Value) -> None:
             [measure.mean for _, measure in found],
             yerr=deviations if any(deviations) else None,
             label=method_label(method), capsize=3, linewidth=2.6 if ours else 1.5,
-            zorder=3 if ours else 2, **_style(method),
+            # The start's line is thin, and often lies on FlowHash's thick one.
+            zorder=4 if method == "start" else 3 if ours else 2, **_style(method),
         )  # fmt: skip
 
 
@@ -228,6 +271,8 @@ def _style(method: str) -> dict[str, Any]:
     style: dict[str, Any] = {"color": colour, "marker": marker}
     if is_ours(method) and method != "flowhash":
         style |= {"markerfacecolor": "none", "markersize": 9, "linestyle": (0, (2, 1.5))}
+    if method.endswith(("-raw", "-unit")):  # of vectors of another length
+        style |= {"linestyle": "-."}
     return style
 
 
@@ -413,7 +458,7 @@ def _chart(
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, (training, (steps, values)) in enumerate(drawn.items()):
-            _curve(axes, place, training, steps, scale * values)
+            paint_curve(axes, place, training, steps, scale * values)
         if log:
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)
@@ -434,9 +479,10 @@ def series(lines: Lines, key: str) -> tuple[NDArray[np.float64], NDArray[np.floa
     return pairs[:, 0], pairs[:, 1]
 
 
-def _curve(
+def paint_curve(
     axes: Axes, place: int, name: str, steps: NDArray[np.float64], values: NDArray[np.float64]
 ) -> None:
+    """A line of one training over its steps; ``place`` among the trainings gives its look."""
     values = smoothed(values)
     thin = -(-steps.size // POINTS)
     axes.plot(

@@ -5,17 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import flowhash
 from flowhash.durable_files import replace_file
-from flowhash.evaluate.outcome import Outcome
 from flowhash.evaluate.output import markdown_latex
-from flowhash.evaluate.output.figures import has_objectives, objective_figure, suf_figure
+from flowhash.evaluate.output.paper_figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.output.report_page import write_report
 from flowhash.evaluate.paper_numbers import Experiment, paper_rows
-from flowhash.evaluate.results import Report, write_rows
+from flowhash.evaluate.results import Outcome, Report, Row, write_rows
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "
@@ -42,8 +41,8 @@ def write_reproduction(
         experiment: of the paper.
         folder: where the files go.
         command: that repeats it.
-        name: what the files' names begin with, ``Plan.stem``; by default the data set's and the
-            loss's names.
+        name: what the files' names begin with, ``ExperimentPlan.stem``; by default the data set's
+            and the loss's names.
 
     Returns:
         What was written.
@@ -55,7 +54,7 @@ def write_reproduction(
     written = [_named(stem, ending) for ending in (".json", ".csv", ".md", ".tex")]
     write_rows(written[0], outcome.rows)
     replace_file(written[1], markdown_latex.csv(outcome.rows).encode())
-    replace_file(written[2], _markdown(outcome, experiment, facts, stem.name).encode())
+    replace_file(written[2], _markdown(outcome, experiment, paper, facts, stem.name).encode())
     options = {"title": experiment.title, "names": experiment.table_names}
     latex = markdown_latex.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
     if any(row.table == markdown_latex.UNSEEN for row in outcome.rows):
@@ -123,10 +122,13 @@ def _minutes(seconds: Mapping[str, float]) -> str:
 
 
 def _markdown(
-    outcome: Outcome, experiment: Experiment, facts: list[tuple[str, str]], stem: str
+    outcome: Outcome,
+    experiment: Experiment,
+    paper: Sequence[Row],
+    facts: list[tuple[str, str]],
+    stem: str,
 ) -> str:
     """The page under docs/results."""
-    paper = paper_rows(experiment.data, experiment.loss)
     head = [f"- {name}: `{value}`" if name == "command" else f"- {name}: {value}"
             for name, value in facts]  # fmt: skip
     parts = [

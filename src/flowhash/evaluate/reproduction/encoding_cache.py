@@ -161,13 +161,6 @@ def _short(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:8]
 
 
-def passes_of(network: EmbeddingNetwork) -> int:
-    """Forward passes that one item takes: none for vectors as they are, more for several views."""
-    if network.passes_through:
-        return 0
-    return int(getattr(network.backbone, "passes", 1))
-
-
 def digest(network: nn.Module) -> str:
     """What tells the weights of two networks apart."""
     found = hashlib.sha256(repr(getattr(network, "spec", "")).encode())

@@ -78,7 +78,7 @@ UNSEEN_WORDS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """The trainings of one experiment.
 
     Attributes:
@@ -131,7 +131,7 @@ class Plan:
 
 def make_plan(
     data: str, loss: str, name: str, seed: int = 0, classes: int = 100, unseen: bool = False
-) -> Plan:
+) -> ExperimentPlan:
     """The trainings that reproduce ``data`` with ``loss``.
 
     Args:
@@ -167,12 +167,12 @@ def make_plan(
     ]  # fmt: skip
     words += [UNSEEN_WORDS.format(shorter="")] * unseen
     if name == "paper":
-        return Plan(experiment, name, None, settings, settings, tuple(words))
+        return ExperimentPlan(experiment, name, None, settings, settings, tuple(words))
     rival = dataclasses.replace(
         settings.hash, loss="softmax", loss_options={}, outputs=classes,
         classes=min(settings.hash.classes, classes),
     )  # fmt: skip
-    return Plan(
+    return ExperimentPlan(
         experiment, name, None, settings, settings, tuple(words),
         classifier=dataclasses.replace(settings, hash=rival, active=1), free=True,
     )  # fmt: skip
@@ -185,7 +185,7 @@ HASH_STEPS_RANDOM = 2_000  # and where it starts at random
 COPIES = 1
 
 
-def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> Plan:
+def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> ExperimentPlan:
     """One residual network by cross-entropy; on it, frozen, the last layers of base and hash.
 
     Rates, batch, start and loss options of the last layers are the best of those tried on the
@@ -215,4 +215,4 @@ def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> 
     settings = dataclasses.replace(settings, hash=hashing)
     shorter = ", and with 1,500 steps of stage 1 instead of 10,000"
     words = (*CPU_WORDS, UNSEEN_WORDS.format(shorter=shorter)) if unseen else CPU_WORDS
-    return Plan(experiment, "cpu", trunk, base, settings, words, COPIES, mirrored=True)
+    return ExperimentPlan(experiment, "cpu", trunk, base, settings, words, COPIES, mirrored=True)

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.data import LabelledItems, Splits, unseen_classes
+from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.evaluate.comparison.all_methods import Say, run_all
+from flowhash.evaluate.comparison.all_methods import EncodedSource, Say, run_all
 from flowhash.evaluate.comparison.example_queries import some_buckets, some_examples
 from flowhash.evaluate.comparison.intervals import over_seeds, place_of
 from flowhash.evaluate.comparison.methods import Side
-from flowhash.evaluate.outcome import Outcome
-from flowhash.evaluate.reproduction.encoding_cache import passes_of
 from flowhash.evaluate.reproduction.experiment_plan import make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
+from flowhash.evaluate.results import Outcome
 from flowhash.networks import EmbeddingNetwork
 
 UNSEEN_SHARE = 0.2
@@ -136,7 +136,7 @@ class _Run:
     ) -> None:
         began = time.perf_counter()
         self.say(f"search the {table} table, seed {self.seed}")
-        sides = _Sides(self.trainings, items, name, queries)
+        sides = _TrainedSource(self.trainings, items, name, queries)
         comparison, trials = run_all(
             table, sides, self.experiment.active, self.experiment.buckets, items.classes,
             self.seed, self.say,
@@ -149,7 +149,7 @@ class _Run:
         self.outcome.evaluation += time.perf_counter() - began
 
 
-class _Sides:
+class _TrainedSource(EncodedSource):
     """Encoded items and queries, with the activations of one hash network at a time."""
 
     def __init__(
@@ -169,19 +169,11 @@ class _Sides:
         items = self.trainings.splits.train
         return Side(self.trainings.encoded(items, "train", self.trainings.base()), items.labels)
 
-    def passes(self) -> int:
-        return passes_of(self.trainings.base())
+    def encoder(self, active: int) -> Encoder:
+        return self.trainings.encoder(active)
 
-    def shared(self, active: int) -> bool:
-        encoder = self.trainings.encoder(active)
-        return encoder.base is None or encoder.networks.shared
-
-    def ranked(self) -> bool:
-        return True
-
-    def alone(self, active: int) -> bool:
-        encoder = self.trainings.encoder(active)
-        return encoder.base is not None and encoder.hash.unit
+    def ranker(self) -> EmbeddingNetwork:
+        return self.trainings.base()
 
     def other_length(self) -> str | None:
         return "raw" if self.trainings.base().unit else "unit"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,16 @@ from flowhash.data import ArrayItems, Augmentation, LabelledItems, Preprocessing
 from flowhash.encoder import Encoder
 from flowhash.evaluate.comparison.methods import Linear, fit_classifier
 from flowhash.evaluate.reproduction.encoding_cache import Encodings
-from flowhash.evaluate.reproduction.experiment_plan import Plan
-from flowhash.learn import Checkpoints, Settings, hash_start, read_journal, train, train_base
+from flowhash.evaluate.reproduction.experiment_plan import ExperimentPlan
+from flowhash.learn import (
+    Checkpoints,
+    Settings,
+    hash_start,
+    read_journal,
+    train,
+    train_base,
+    training_seconds,
+)
 from flowhash.networks import EmbeddingNetwork, MirroredBackbone, build_backbone
 
 
@@ -36,7 +43,7 @@ class Trainings:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExperimentPlan,
         splits: Splits,
         folder: Path,
         device: str = "auto",
@@ -199,12 +206,8 @@ class Trainings:
             },
             "classifier": self.own / "classifier" / "hash",
         }
-        found = {name: place / "last.json" for name, place in places.items()}
-        spent = {
-            name: float(json.loads(path.read_text())["seconds"])
-            for name, path in found.items()
-            if path.exists()
-        }
+        found = {name: training_seconds(place) for name, place in places.items()}
+        spent = {name: seconds for name, seconds in found.items() if seconds is not None}
         if self.first is None:  # other seeds encode into the same folder
             spent["encoding"] = self.encodings.seconds()
         return spent

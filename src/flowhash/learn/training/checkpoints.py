@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,40 @@ def restore(
     optimiser.load_state_dict(
         {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
     )
+
+
+def best_validation(folder: Path) -> dict[str, Any] | None:
+    """What validation said of the state that a stage kept, and its "step".
+
+    Args:
+        folder: of the stage, such as "hash" in the folder of a run.
+
+    Returns:
+        None where there was nothing to validate on, or no step yet.
+
+    Raises:
+        DamagedFileError: the record of the checkpoint is damaged; the message names it.
+    """
+    record = _record(folder, "best", {"step": (int,), "best": (dict,)})
+    return None if record is None else {**record["best"], "step": record["step"]}
+
+
+def training_seconds(folder: Path) -> float | None:
+    """How long a stage has trained, interruptions left out; None before its first checkpoint.
+
+    Takes and raises what ``best_validation`` does.
+    """
+    record = _record(folder, "last", {"seconds": (int, float)})
+    return None if record is None else float(record["seconds"])
+
+
+def _record(
+    folder: Path, name: str, entries: Mapping[str, tuple[type, ...]]
+) -> dict[str, Any] | None:
+    checkpoints = Checkpoints(folder)
+    if not checkpoints.exists(name):
+        return None
+    path = checkpoints.path(name)
+    record = read_sealed(path)
+    check_entries(path, record, entries)
+    return record

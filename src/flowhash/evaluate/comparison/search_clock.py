@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,24 +12,12 @@ from numpy.typing import NDArray
 from flowhash.errors import MissingExtraError
 from flowhash.evaluate.comparison.methods import InvertedLists
 from flowhash.extras import require
+from flowhash.stopwatch import median_seconds
 from flowhash.threads import available_threads
 
 TOP = 16  # items that a timed search returns
 TIMED = 10_000  # queries of a timing, at most
 PAIRS = 2_000_000_000  # of query and item in a timing of exhaustive search, at most
-TURNS, SHORT_TURNS = 3, 15
-SHORT = 0.05  # seconds; what takes less is mostly threads that wake up, so that it has more turns
-
-
-def median_seconds(work: Callable[[], object]) -> float:
-    """The middle of a few turns, after one that compiles and warms the caches."""
-    work()
-    seconds: list[float] = []
-    while len(seconds) < (SHORT_TURNS if min(seconds, default=0) < SHORT else TURNS):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))
 
 
 def flat_seconds(database: NDArray[np.float32], queries: NDArray[np.float32]) -> float | None:

@@ -6,8 +6,7 @@ Both are written as SVG and PNG; the same numbers give the same files.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,42 +15,33 @@ import numpy as np
 
 from flowhash.codes import assign_codes, ortools_codes
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.evaluate.output.report_charts import OBJECTIVES, Curves, series, smoothed
+from flowhash.evaluate.output.chart_canvas import BLUE, FILE_STYLE, GREY, VERMILION
+from flowhash.evaluate.output.report_charts import (
+    OBJECTIVES,
+    Curves,
+    paint_curve,
+    paint_speed_ups,
+    series,
+)
 from flowhash.evaluate.paper_numbers import PAPER_SOLVER_SECONDS
-from flowhash.evaluate.results import METHODS, Row, group_seeds
+from flowhash.evaluate.results import Row, active_counts, merge_seeds
 from flowhash.extras import require
-from flowhash.quality import expected_speed_up
+from flowhash.stopwatch import seconds_of
 
 EXTRA = "evaluate"
 SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets alike
-# Okabe and Ito's colours, which people tell apart who see fewer of them.
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8C8C8C"
-SOLVERS = {"ortools": ("OR-Tools today", ORANGE, "s"), "flowhash": ("FlowHash", BLUE, "o")}
-SKY, AMBER = "#56B4E9", "#E69F00"
-SUF_METHODS = {
-    "flowhash": (BLUE, "o"), "flowhash-free": (SKY, "p"), "start": (PURPLE, "X"),
-    "vq": (ORANGE, "s"), "vq-raw": (ORANGE, "D"), "vq-unit": (ORANGE, "D"), "th": (GREEN, "^"),
-    "classifier": (AMBER, "v"),
-}  # fmt: skip
-STYLE = {
-    "svg.hashsalt": "flowhash",
-    "font.size": 11.0,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-}
+SOLVERS = {"ortools": ("OR-Tools today", VERMILION, "s"), "flowhash": ("FlowHash", BLUE, "o")}
+# Methods of Figure 4, without those whose SUF is another's.
+SUF_METHODS = (
+    "flowhash", "flowhash-free", "start", "vq", "vq-raw", "vq-unit", "th", "classifier",
+)  # fmt: skip
 
 Seconds = dict[tuple[int, int], dict[str, float | None]]
 
 
 def _style() -> Any:
     """The house style on a light ground, whatever the user's settings are."""
-    return require("matplotlib.style", EXTRA).context(["default", STYLE])
+    return require("matplotlib.style", EXTRA).context(["default", FILE_STYLE])
 
 
 def _figure(height: float) -> Any:
@@ -66,12 +56,6 @@ def _save(figure: Any, path_stem: str | Path) -> list[Path]:
     figure.savefig(paths[0], metadata={"Date": None})
     figure.savefig(paths[1], dpi=150)
     return paths
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def _measure_point(
@@ -93,11 +77,11 @@ def _measure_point(
 
         try:
             ortools()
-            theirs.append(_seconds(ortools))
+            theirs.append(seconds_of(ortools))
         except MissingExtraError:
             pass
         flow()
-        ours.append(_seconds(flow))
+        ours.append(seconds_of(flow))
     return {
         "flowhash": statistics.median(ours),
         "ortools": statistics.median(theirs) if theirs else None,
@@ -182,41 +166,6 @@ def solver_figure(
         return _save(figure, path_stem)
 
 
-def _suf_points(rows: Sequence[Row], method: str, table: str) -> dict[int, list[float]]:
-    """SUF of each seed by k."""
-    return {
-        k: [row.suf for row in group]
-        for (name, place, k), group in sorted(group_seeds(rows).items(), key=lambda g: g[0][2] or 0)
-        if (name, place) == (method, table) and k is not None
-    }
-
-
-def _suf_lines(axis: Any, rows: Sequence[Row], paper: Sequence[Row], table: str) -> None:
-    for method, (_, marker) in SUF_METHODS.items():
-        theirs = _suf_points(paper, method, table)
-        values = [suf for (suf,) in theirs.values()]
-        # Larger and hollow, so that they are seen behind measured ones of the same value.
-        axis.plot(list(theirs), values, "--", color=GREY, marker=marker, ms=10, mfc="none")
-    for method, (colour, marker) in SUF_METHODS.items():
-        style = "-." if method.endswith(("-raw", "-unit")) else "-"
-        ours = _suf_points(rows, method, table)
-        if ours:
-            means = [float(np.mean(values)) for values in ours.values()]
-            spread = [
-                np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in ours.values()
-            ]
-            axis.errorbar(
-                list(ours), means, spread, color=colour, marker=marker, linestyle=style,
-                label=METHODS[method],
-            )  # fmt: skip
-
-
-def sizes_of(rows: Sequence[Row], table: str, buckets: int) -> list[int]:
-    """How many buckets the methods have: d, and the classifier as many as there are classes."""
-    others = {row.buckets for row in rows if (row.method, row.table) == ("classifier", table)}
-    return [buckets, *sorted(others - {buckets})]
-
-
 def suf_figure(
     rows: Sequence[Row], paper: Sequence[Row], path_stem: str | Path, table: str = "test"
 ) -> list[Path]:
@@ -240,25 +189,18 @@ def suf_figure(
         raise InputError(
             f"FlowHash's rows on {table!r} have d of {sorted(sizes) or 'nothing'}; expected one d"
         )
-    buckets = sizes.pop()
-    active = sorted({row.k for row in (*ours, *paper) if row.k})
+    merged, theirs = (
+        [each for each in merge_seeds(some) if each.table == table and each.k is not None]
+        for some in (rows, paper)
+    )
     with _style():
         figure = _figure(4.4)
         axis = figure.subplots()
-        for size, style in zip(sizes_of(rows, table, buckets), ("-", ":"), strict=False):
-            curve = [expected_speed_up(size, k) for k in active if k <= size]
-            label = f"expected (Eq. 9), d = {size}"
-            axis.plot(active[: len(curve)], curve, style, color="black", label=label)
-        _suf_lines(axis, rows, paper, table)
-        if paper:
+        paint_speed_ups(axis, merged, theirs, SUF_METHODS)
+        if theirs:
             axis.plot([], [], "--", color=GREY, marker="o", ms=10, mfc="none", label="the paper's")
-        axis.set(xlabel="k", ylabel=f"SUF, searching {table}, d = {buckets}", yscale="log")
-        axis.set_xticks(active)
-        low, high = axis.get_ylim()
-        ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        axis.set_yticks(ticks, [str(tick) for tick in ticks])
-        axis.minorticks_off()
+        axis.set(xlabel="k", ylabel=f"SUF, searching {table}, d = {sizes.pop()}")
+        axis.set_xticks(active_counts([*merged, *theirs]))
         figure.legend(loc="outside upper center", ncols=3, fontsize=8.5)
         return _save(figure, path_stem)
 
@@ -282,10 +224,10 @@ def objective_figure(curves: Curves, path_stem: str | Path) -> list[Path]:
         figure = _figure(7.2)
         axes = figure.subplots(len(OBJECTIVES), sharex=True)
         for axis, (key, (label, _)) in zip(axes, OBJECTIVES.items(), strict=True):
-            for name, lines in curves.items():
+            for place, (name, lines) in enumerate(curves.items()):
                 steps, values = series(lines, key)
                 if steps.size:
-                    axis.plot(steps, smoothed(values), label=name)
+                    paint_curve(axis, place, name, steps, values)
             axis.set_ylabel(label)
         axes[-1].set_xlabel("step of stage 2")
         handles, labels = axes[0].get_legend_handles_labels()
