@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from flowhash.errors import LockedTableError, StorageError
+from flowhash.errors import Advice, LockedTableError, StorageError
 
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
@@ -125,9 +125,7 @@ def take_lock(path: Path) -> IO[bytes]:
     """Take the writer's lock; the system releases it when the process ends, however it ends."""
     with naming(path / LOCK):
         if not path.is_dir():
-            raise StorageError(
-                f"{path} is not a folder; use HashTable.create to make a table there"
-            )
+            raise StorageError(f"{path} is not a folder; expected a table.", advice=Advice.CREATE)
         try:
             import fcntl
         except ImportError as error:  # Windows
@@ -141,8 +139,8 @@ def take_lock(path: Path) -> IO[bytes]:
         except BlockingIOError as error:
             file.close()
             raise LockedTableError(
-                f"{path} is being written by another process or object; a table has one writer. "
-                'Close that one, or open this one with mode="r"'
+                f"{path} is being written by another process or object; a table has one writer.",
+                advice=Advice.ONE_WRITER,
             ) from error
         except BaseException:
             file.close()

@@ -19,6 +19,7 @@ import typer
 from flowhash import __version__
 from flowhash.cli.commands import bulk, learning, measuring, searching, tables
 from flowhash.cli.places import guard
+from flowhash.cli.reply import in_words
 from flowhash.errors import (
     DamagedFileError,
     InputError,
@@ -30,15 +31,6 @@ from flowhash.errors import (
 STOPPED = 130  # by Ctrl-C, as shells have it
 # A file where a folder is named, no permission: the user's to mend; a full disk is no mistake.
 MISTAKES = (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES)
-# What the library calls by its own names has other names here.
-PYTHON_WORDS = {
-    "HashTable.create makes tables": "`flowhash index` makes tables",
-    "use HashTable.create to make a table there": "`flowhash index --out` makes a table there",
-    "Use HashTable.create to make one": "`flowhash index --out` makes one",
-    ", or use HashTable.open for a table that is there": "",
-    'Close that one, or open this one with mode="r"': "Close that one first, or serve with "
-    "--read-only",
-}
 
 app = typer.Typer(
     name="flowhash",
@@ -94,7 +86,7 @@ def _code(arguments: Sequence[str]) -> int:
             return _fail("stopped", STOPPED)
         return returned if isinstance(returned, int) else 0
     except (InputError, MissingExtraError) as error:
-        return _fail(str(error), 2)
+        return _fail(in_words(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped", STOPPED)
     except TrainingError as error:
@@ -105,19 +97,12 @@ def _code(arguments: Sequence[str]) -> int:
     except StorageError as error:
         # No table, or one in use, is the user's mistake; damage or a full disk is not.
         mistake = error.errno in MISTAKES and not isinstance(error, DamagedFileError)
-        # Without the number that the system gives to it, and with the command that makes tables.
-        return _fail(_as_command(str(error.strerror or error)), 2 if mistake else 1)
+        return _fail(in_words(error), 2 if mistake else 1)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _usage(error)
         traceback.print_exc()
         return _fail("this is a fault of FlowHash; please report it with the lines above", 1)
-
-
-def _as_command(words: str) -> str:
-    for python, command in PYTHON_WORDS.items():
-        words = words.replace(python, command)
-    return words
 
 
 def _fail(words: str, code: int) -> int:

@@ -15,7 +15,7 @@ import typer
 
 from flowhash.cli.config import read_settings, save_settings, write_section
 from flowhash.cli.indexing import SETTINGS
-from flowhash.cli.opening import encoder_folder, in_our_words, located
+from flowhash.cli.opening import encoder_folder, located
 from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED
 from flowhash.errors import InputError
@@ -87,7 +87,7 @@ def encode(
 
     folder = encoder_folder(run)
     choices = replace(choices, device=running.device(choices.device))
-    with _working(out, reply) as told, running.runner(choices.device) as runner, _in_our_words():
+    with _working(out, reply) as told, running.runner(choices.device) as runner:
         work = encode(
             folder, source, out, runner, choices, rows=running.rows, restart=running.restart,
             show=not reply.quiet,
@@ -133,11 +133,10 @@ def search(
             place = out / FOLDER
             with HashTable.open(table) as opened:
                 wanted = Choices(probe=probe or opened.active, pictures=False, device=device)
-            with _in_our_words():
-                encode(
-                    encoder_folder(encoder), source_of(queries, split, opening), place, runner,
-                    wanted, restart=running.restart, show=not reply.quiet,
-                )  # fmt: skip
+            encode(
+                encoder_folder(encoder), source_of(queries, split, opening), place, runner,
+                wanted, restart=running.restart, show=not reply.quiet,
+            )  # fmt: skip
         elif opening:
             raise InputError(
                 "options that say how items are opened need --encoder, which makes queries of them"
@@ -188,11 +187,3 @@ def _working(out: Path, reply: Reply) -> Iterator[Any]:
     except Interrupted as stopped:
         print(f"flowhash: stopped; {stopped}, the same command goes on in {out}", file=sys.stderr)
         sys.exit(130)
-
-
-@contextlib.contextmanager
-def _in_our_words() -> Iterator[None]:
-    try:
-        yield
-    except InputError as error:
-        raise InputError(in_our_words(str(error))) from error

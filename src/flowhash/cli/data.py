@@ -9,9 +9,9 @@ import numpy as np
 import typer
 
 from flowhash.cli.fit import described
-from flowhash.cli.opening import in_our_words, opened
-from flowhash.cli.reply import Reply, count
-from flowhash.data import NAMED, ImageFolder, LabelledItems, Splits, find_images, open_data
+from flowhash.cli.opening import opened
+from flowhash.cli.reply import Reply, count, in_words
+from flowhash.data import NAMED, ImageFolder, LabelledItems, find_images, open_data
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked
@@ -21,7 +21,7 @@ CHUNK = 1000  # items that are read at once
 
 def info(source: str, opening: dict[str, Any], reply: Reply) -> None:
     """Splits, classes and sizes, and what ``fit`` would choose."""
-    splits = _opened(source, opening)
+    splits = open_data(source, **opening)
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     sizes = np.bincount(splits.train.labels, minlength=splits.train.classes)
     facts = {
@@ -70,11 +70,11 @@ def _read(source: str, opening: dict[str, Any]) -> tuple[int, list[str]]:
         if faults:
             return len(images), faults
     try:
-        splits = _opened(source, opening)
+        splits = open_data(source, **opening)
     except InputError as error:
         if source in NAMED or not path.exists():
             raise
-        return 0, [str(error)]  # it is there, but holds what cannot be used
+        return 0, [in_words(error)]  # it is there, but holds what cannot be used
     parts = [part for part in (splits.train, splits.validation, splits.test) if part is not None]
     if not path.is_dir():
         faults = [fault for part in parts for fault in _faults(part)]
@@ -91,14 +91,6 @@ def download(data: str, folder: Path, reply: Reply) -> None:
     splits = opened(data, {"folder": folder, "download": True})
     facts = {"data": data, "folder": folder, "items": len(splits.train)}
     reply.result(facts, f"{data} is in {folder}: {splits!r}")
-
-
-def _opened(source: str, opening: dict[str, Any]) -> Splits:
-    """The data set, without a look at each image."""
-    try:
-        return open_data(source, **opening)
-    except InputError as error:
-        raise InputError(in_our_words(str(error))) from error
 
 
 def _faults(part: LabelledItems) -> list[str]:

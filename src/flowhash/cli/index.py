@@ -17,7 +17,6 @@ from flowhash.cli.notes import shown
 from flowhash.cli.opening import (
     and_goes_on,
     encoder_folder,
-    in_our_words,
     load_encoder,
     located,
     writable,
@@ -193,10 +192,7 @@ def _opened(
 ) -> Collection:
     """The items; that the encoder takes them is seen before there is a table."""
     takes = encoder.preprocessing
-    try:
-        found = open_collection(source, size=takes.size, split=split, **opening)
-    except InputError as error:
-        raise InputError(in_our_words(str(error))) from error
+    found = open_collection(source, size=takes.size, split=split, **opening)
     if found.items.kind != takes.kind:
         raise InputError(
             f"{source} holds {found.items.kind}, but the encoder takes {takes.kind}; give items of "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowhash.cli.reply import in_words
 from flowhash.data import NAMED, ImageFolder, Splits, open_data
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.extras import require
@@ -14,22 +14,10 @@ from flowhash.extras import require
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
-# What the library calls by the names of its arguments has other names here.
-OPTIONS = {
-    "ignore_other=True": "--ignore-other",
-    "embedding=": "--embedding",
-    "label=": "--label",
-    "give labels, an array or the name of an .npy file": "give --labels, an .npy file",
-    "download=True": "--download",
-}
-
 
 def opened(source: str, options: dict[str, Any]) -> Splits:
     """The data set; a broken image is found now, not in the middle of a training."""
-    try:
-        splits = open_data(source, **options)
-    except InputError as error:
-        raise InputError(in_our_words(str(error))) from error
+    splits = open_data(source, **options)
     seen: list[ImageFolder] = []  # splits of one folder are choices of one store
     for part in (splits.train, splits.validation, splits.test):
         store = getattr(part and part.items, "items", part and part.items)
@@ -40,20 +28,6 @@ def opened(source: str, options: dict[str, Any]) -> Splits:
                 more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
                 raise DamagedFileError(complaints[0] + more)
     return splits
-
-
-def in_our_words(message: str) -> str:
-    """A message of the library, with options instead of arguments."""
-    message = re.sub(r'open_data\("\w+", folder=\.\.\.\)', "--folder FOLDER", message)
-    message = re.sub(
-        r"got an unexpected keyword argument '(\w+)'",
-        lambda found: f"--{found[1].replace('_', '-')} is not for it",
-        message,
-    )
-    message = message.replace("missing a required argument: 'folder'", "--folder is missing")
-    for words, option in OPTIONS.items():
-        message = message.replace(words, option)
-    return message
 
 
 def located(source: str) -> str | Path:
@@ -103,7 +77,7 @@ def and_goes_on(error: StorageError, done: int, total: int) -> StorageError:
     It is a least number: what the server stored last it may have had no time to confirm.
     """
     words = (
-        f"{error.strerror or error}; at least {done:,} of {total:,} items are stored, the same "
+        f"{in_words(error)}; at least {done:,} of {total:,} items are stored, the same "
         "command goes on"
     )
     return StorageError(words) if error.errno is None else StorageError(error.errno, words)

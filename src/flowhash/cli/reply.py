@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flowhash.errors import Advice, Argument
 from flowhash.progress_bars import silence
+
+# What the library calls by its own names has other names here.
+ADVICE = {
+    Advice.CREATE: "`flowhash index --out` makes one",
+    Advice.NEW_FOLDER: "give a new or empty folder",
+    Advice.ONE_WRITER: "Close that one first, or serve with --read-only",
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,18 @@ class Reply:
         else:
             for line in lines:
                 print(line, flush=True)
+
+
+def in_words(error: Exception) -> str:
+    """What an error says, with options instead of the library's arguments."""
+    remedy = getattr(error, "remedy", None)
+    words = str(getattr(error, "words", error))
+    if isinstance(remedy, Advice):
+        return f"{words} {ADVICE[remedy]}"
+    if isinstance(remedy, Argument):
+        value = f" {remedy.name.upper()}" if remedy.value == "..." else ""
+        return f"{words} --{remedy.name.replace('_', '-')}{value}"
+    return words
 
 
 def plain(value: Any) -> Any:

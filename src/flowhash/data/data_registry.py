@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.data.labelled_data import Splits
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 
 FILES = (".npy", ".npz", ".parquet", ".pq")
 
@@ -52,16 +52,16 @@ def _call(
     opener: Callable[..., Splits], source: str, given: tuple[Any, ...], options: dict[str, Any]
 ) -> Splits:
     """Call ``opener``, after a look at whether the options are its own."""
-    signature = inspect.signature(opener)
-    try:
-        signature.bind(*given, **options)
-    except TypeError as error:
-        names = list(signature.parameters)[len(given) :]
-        hint = ""
-        if "folder" in signature.parameters and "folder" not in options:
-            hint = f'. Say where it is: open_data("{source}", folder=...)'
+    names = list(inspect.signature(opener).parameters)[len(given) :]
+    takes = f"it takes {', '.join(names)}"
+    for name in options:
+        if name not in names:
+            raise InputError(
+                f"{source} cannot be opened with {name!r}: {takes}. Leave out", Argument(name)
+            )
+    if "folder" in names and "folder" not in options:
         raise InputError(
-            f"{source} cannot be opened with these options: {error}; it takes "
-            f"{', '.join(names)}{hint}"
-        ) from error
+            f"{source} cannot be opened without a folder: {takes}. Say where it is:",
+            Argument("folder", "...", f'open_data("{source}", {{}})'),
+        )
     return opener(*given, **options)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import (
+    Argument,
     DamagedFileError,
     InputError,
     StorageError,
@@ -333,8 +334,8 @@ def _chosen(
     for name in wanted:
         if name in names:
             return name
-    option = "embedding" if what == "items" else "label"
     raise InputError(
         f"{path} has {reason(', '.join(names) or 'nothing')}; looked for {what} under "
-        f"{' or '.join(wanted)}. Name the right one with {option}="
+        f"{' or '.join(wanted)}. Name the right one with",
+        Argument("embedding" if what == "items" else "label"),
     )

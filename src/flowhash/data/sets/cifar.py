@@ -12,7 +12,7 @@ from flowhash.data.files.pickles import read_pickle, whole_numbers
 from flowhash.data.item_sources import ArrayItems
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified
 from flowhash.data.preprocess import Preprocessing
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import Argument, DamagedFileError, InputError
 
 TRAIN_RECORDS = 50_000
 TEST_RECORDS = 10_000
@@ -57,7 +57,8 @@ def cifar100(
     if found is None:
         raise InputError(
             f"{path} has no CIFAR-100; looked for {BINARY}, {PYTHON} and the same with .tar.gz. "
-            f"Give the folder that holds one of them, or download=True to fetch {ADDRESS}"
+            f"Give the folder that holds one of them, or, to fetch {ADDRESS},",
+            Argument("download", "True"),
         )
     (images, labels), (test_images, test_labels), names = _read(*found)
     everything = LabelledItems(ArrayItems(images), labels, names, f"{found[0]} (train)")

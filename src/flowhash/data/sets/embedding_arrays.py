@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.data.files.array_files import has_labels, read_npy, read_npz, read_parquet
 from flowhash.data.item_sources import ArrayItems
 from flowhash.data.labelled_data import LabelledItems, Splits, split_in_three
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 
 CHUNK = 1 << 22  # numbers that are looked at together
 
@@ -71,8 +71,9 @@ def labelled_arrays(
         label_source, found_labels = _read_labels(labels)
     elif found_labels is None:
         raise InputError(
-            f"{source} comes without labels; give labels, an array or the name of an .npy file "
-            "with one label for each row"
+            f"{source} comes without labels; expected an array or an .npy file with one for each "
+            "row: give",
+            Argument("labels"),
         )
     values = np.asarray(found_labels)
     if values.ndim != 1 or len(values) != len(found):

@@ -11,7 +11,7 @@ import numpy as np
 from flowhash.data.files.image_files import FORMATS, SUFFIXES, ImageFolder
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified
 from flowhash.data.preprocess import Preprocessing
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 
 __all__ = ["ImageFolder", "image_folder"]
 
@@ -183,8 +183,8 @@ def find_images(folder: Path, ignore_other: bool) -> list[str]:
     if others and not ignore_other:
         raise InputError(
             f"{folder} has files that are not images: {_some(sorted(others))}; expected "
-            f"{', '.join(FORMATS)}. Remove or convert them, or pass over them with "
-            "ignore_other=True"
+            f"{', '.join(FORMATS)}. Remove or convert them, or pass over them with",
+            Argument("ignore_other", "True"),
         )
     return sorted(images)
 

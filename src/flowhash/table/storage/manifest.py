@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.durable_files import OLD_STRAY
-from flowhash.errors import DamagedFileError, StorageError, reason
+from flowhash.errors import Advice, DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.segment import DeletedFile, SegmentFile
 from flowhash.table.settings import Settings
@@ -79,9 +79,11 @@ def load(folder: Path) -> Manifest:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if not folder.exists():
-            raise StorageError(f"{folder} does not exist; HashTable.create makes tables") from error
+            raise StorageError(
+                f"{folder} does not exist; expected a table.", advice=Advice.CREATE
+            ) from error
         raise StorageError(
-            f"{folder} is not a table: it has no {NAME}. Use HashTable.create to make one"
+            f"{folder} is not a table: it has no {NAME}.", advice=Advice.CREATE
         ) from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error

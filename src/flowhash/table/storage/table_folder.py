@@ -30,7 +30,7 @@ from flowhash.durable_files import (
     remove_strays,
     take_lock,
 )
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.errors import Advice, DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.builder import Draft
 from flowhash.table.segments.segment import NO_ROWS, DeletedFile, Part, SegmentFile, State
@@ -330,7 +330,4 @@ def _refuse_content(path: Path) -> None:
     """A new table needs a folder of its own; what one has left that was not finished is ours."""
     names = [entry.name for entry in path.iterdir()]
     if any(name != LOCK and not STRAY_NAME.fullmatch(name) for name in names):
-        raise StorageError(
-            f"{path} is not empty; give a new or empty folder, or use HashTable.open for a table "
-            "that is there"
-        )
+        raise StorageError(f"{path} is not empty;", advice=Advice.NEW_FOLDER)
