@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from flowhash.cli.reply import in_words
+from flowhash.cli.output import in_words
 from flowhash.errors import Advice, Argument, InputError, LockedTableError, StorageError
 
 ERRORS: list[tuple[Exception, str, str]] = [

@@ -1,4 +1,7 @@
-"""Files that are whole or not there: replaced in one step, flushed, locked, and swept up after."""
+"""Files and folders that are whole or not there: put in their place in one step, flushed, locked.
+
+What a killed process has left of them, the next one removes.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from flowhash.errors import Advice, LockedTableError, StorageError
+from flowhash.errors import Advice, InputError, LockedTableError, StorageError
 
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
@@ -203,3 +207,99 @@ def replace_file(path: Path, content: bytes) -> None:
         remove_strays(path)
         with atomic_file(path) as file:
             file.write(content)
+
+
+MADE = "table"  # in a folder aside, what is made
+
+
+@contextlib.contextmanager
+def folder_aside(folder: Path) -> Iterator[Path]:
+    """A place to make ``folder``; beside it, so that renaming it is one step.
+
+    What a killed command has left there is removed first. Its lock tells: the system gives it back
+    when a process ends, however it ends, and nobody else's is taken for that.
+
+    Args:
+        folder: what is made; the folder above it is made, too.
+    """
+    beginning = f".{folder.name}.copy-"
+    ours = re.compile(re.escape(beginning) + "[0-9a-f]{8}")
+    with naming(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for entry in folder.parent.iterdir():
+            if ours.fullmatch(entry.name):
+                with contextlib.suppress(OSError):  # somebody else's, or gone meanwhile
+                    _remove_dead(entry)
+        place, lock = _locked(folder.parent, beginning)
+    try:
+        yield place / MADE
+    finally:
+        _remove(place, lock)
+
+
+def _locked(parent: Path, beginning: str) -> tuple[Path, IO[bytes]]:
+    """A new folder that is ours for as long as its lock is held."""
+    while True:
+        place = parent / f"{beginning}{secrets.token_hex(4)}"
+        place.mkdir(mode=0o700)
+        # Without a lock yet, it looks like a dead one to others, who may remove it.
+        try:
+            lock = take_lock(place)
+        except LockedTableError:
+            continue
+        except StorageError:
+            if place.exists():
+                raise
+            continue
+        if _is_at(place / LOCK, lock):
+            return place, lock
+        lock.close()
+
+
+def _is_at(path: Path, lock: IO[bytes]) -> bool:
+    """Whether a path still leads to the file that is locked, and not to a later one."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
+    except OSError:
+        return False
+
+
+def _remove_dead(place: Path) -> None:
+    """Remove a folder of :func:`folder_aside` whose process is gone; nothing else."""
+    if place.is_symlink() or not place.is_dir():
+        return
+    names = {entry.name for entry in place.iterdir()}
+    if not names:  # killed before it had a lock, or after that was removed
+        with contextlib.suppress(OSError):
+            place.rmdir()
+    elif LOCK in names <= {LOCK, MADE}:
+        with contextlib.suppress(StorageError):
+            _remove(place, take_lock(place))
+
+
+def _remove(place: Path, lock: IO[bytes]) -> None:
+    """The lock last: killed in between, this leaves what the next one knows for dead."""
+    shutil.rmtree(place / MADE, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        if not (place / MADE).exists():  # else, where a part of it stays, the next one tries again
+            (place / LOCK).unlink(missing_ok=True)
+            place.rmdir()
+    lock.close()
+
+
+def put_folder(made: Path, folder: Path) -> None:
+    """Give a folder its name, durably, unless somebody made one of this name meanwhile.
+
+    Raises:
+        InputError: somebody did.
+    """
+    try:
+        made.replace(folder)
+    except OSError as error:
+        if not folder.exists():
+            raise
+        raise InputError(
+            f"{folder} was made by somebody else meanwhile, and is left as it is; give another "
+            "folder"
+        ) from error
+    flush_folder(folder.parent)

@@ -13,7 +13,7 @@ import pytest
 
 from flowhash import Encoder, HashTable
 from flowhash.cli.app import _code
-from flowhash.cli.config import MOST, read_text, toml
+from flowhash.cli.config_file import MOST, read_text, toml
 from flowhash.errors import InputError
 from tests.cli.commands import COMMAND, run
 

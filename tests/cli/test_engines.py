@@ -22,8 +22,8 @@ import pytest
 from PIL import Image
 
 from flowhash.cli.app import _code
+from flowhash.cli.commands.search import conditions
 from flowhash.cli.indexing import Indexing, TableChoices, open_table
-from flowhash.cli.search import conditions
 from flowhash.data import open_collection
 from flowhash.engines import copy, create_engine, hidden, open_any, open_engine
 from flowhash.errors import InputError
@@ -390,7 +390,7 @@ def test_a_copy_is_the_table(
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object]) -> None:
     """Something happens once, after the first items of a copy into a folder have come."""
-    fetching = importlib.import_module("flowhash.cli.fetching")
+    fetching = importlib.import_module("flowhash.cli.commands.copy")
     original, happened = fetching._checksum, []
 
     def checksum(batch: Any) -> int:

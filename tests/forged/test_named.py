@@ -21,7 +21,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from flowhash.cli.config import read_settings
+from flowhash.cli.config_file import read_settings
 from flowhash.data import arrays, image_folder, open_collection
 from flowhash.data.files import array_files as data_files
 from flowhash.data.files.archives import cached_pickle, read_folder, read_tar, uncompressed

@@ -41,10 +41,14 @@ class Source:
     split: str = "train"
     options: tuple[tuple[str, Any], ...] = ()
 
-    def open(self, encoder: Encoder) -> Collection:
+    def open(self, encoder: Encoder, progress: bool = False) -> Collection:
         """The items, brought to the encoder's size."""
         return open_collection(
-            self.source, size=encoder.preprocessing.size, split=self.split, **dict(self.options)
+            self.source,
+            size=encoder.preprocessing.size,
+            split=self.split,
+            progress=progress,
+            **dict(self.options),
         )
 
 
@@ -175,7 +179,7 @@ def encode(
     from flowhash.encoder import Encoder
 
     loaded = Encoder.load(encoder)
-    items = source.open(loaded)
+    items = source.open(loaded, show)
     _check(loaded, items, source, choices, rows)
     _try(loaded, items, source, choices.device if runner.here else "cpu")
     kind = choices.ids or ("names" if items.files else "numbers")

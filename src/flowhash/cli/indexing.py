@@ -13,7 +13,7 @@ import numpy as np
 
 from flowhash.cli import notes
 from flowhash.cli.doubt import Doubt, Ranges, joined
-from flowhash.cli.reply import Reply, count
+from flowhash.cli.output import Output, count
 from flowhash.data import Collection
 from flowhash.engines import RemoteEngine, engine_exists, open_any
 from flowhash.errors import DamagedFileError, InputError
@@ -128,15 +128,15 @@ class Indexing:
             self.done, self.first, self.finished = 0, table.next_id, False
         self.stored = self.done  # more than the journal knows in the middle of a batch
 
-    def run(self, batch: int, device: str, reply: Reply) -> int:
+    def run(self, batch: int, device: str, output: Output) -> int:
         """Add what is left; how many items that was."""
         start, total, self.batch = self.done, len(self.collection), batch
         self.stored = start
         if start:
-            reply.say(f"going on after {start:,} of {count(total, 'item')}")
+            output.say(f"going on after {start:,} of {count(total, 'item')}")
         self._note()
         parts = self._parts(start, batch, device)
-        for part in shown(parts, "index", total - start, not reply.quiet):
+        for part in shown(parts, "index", total - start, not output.quiet):
             self.done += len(part)
             self._keep(part)
             self._note()

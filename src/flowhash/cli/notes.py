@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flowhash.cli.config import read_settings, write_section
+from flowhash.cli.config_file import read_settings, write_section
 from flowhash.durable_files import replace_file
 from flowhash.engines import RemoteEngine, hidden, is_address
 from flowhash.errors import DamagedFileError, InputError, reason

@@ -13,13 +13,14 @@ from flowhash.errors import Argument, InputError
 FILES = (".npy", ".npz", ".parquet", ".pq")
 
 
-def open_data(source: str | Path, **options: Any) -> Splits:
+def open_data(source: str | Path, *, progress: bool = True, **options: Any) -> Splits:
     """Open a data set.
 
     Args:
         source: "digits", "cifar100" or "imagenet32" (the latter two with ``folder=``), a folder of
             images, or an ``.npy``, ``.npz`` or ``.parquet`` file. For a folder that is called like
             a data set, write "./digits".
+        progress: show bars where it takes long.
         **options: go to :func:`digits`, :func:`cifar100`, :func:`imagenet32`,
             :func:`image_folder` or :func:`arrays`.
 
@@ -36,12 +37,12 @@ def open_data(source: str | Path, **options: Any) -> Splits:
         "digits": room.digits, "cifar100": room.cifar100, "imagenet32": room.imagenet32,
     }  # fmt: skip
     if isinstance(source, str) and source in named:
-        return _call(named[source], source, (), options)
+        return _call(named[source], source, (), options, progress)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _call(room.image_folder, str(path), (path,), options)
+        return _call(room.image_folder, str(path), (path,), options, progress)
     if path.suffix.lower() in FILES:
-        return _call(room.arrays, str(path), (path,), options)
+        return _call(room.arrays, str(path), (path,), options, progress)
     raise InputError(
         f"{source} is neither a data set nor a folder; expected {', '.join(named)}, a folder of "
         f"images, or a file that ends in {', '.join(FILES)}"
@@ -49,10 +50,16 @@ def open_data(source: str | Path, **options: Any) -> Splits:
 
 
 def _call(
-    opener: Callable[..., Splits], source: str, given: tuple[Any, ...], options: dict[str, Any]
+    opener: Callable[..., Splits],
+    source: str,
+    given: tuple[Any, ...],
+    options: dict[str, Any],
+    progress: bool,
 ) -> Splits:
     """Call ``opener``, after a look at whether the options are its own."""
     names = list(inspect.signature(opener).parameters)[len(given) :]
+    bars = {"progress": progress} if "progress" in names else {}
+    names = [name for name in names if name != "progress"]
     takes = f"it takes {', '.join(names)}"
     for name in options:
         if name not in names:
@@ -64,4 +71,4 @@ def _call(
             f"{source} cannot be opened without a folder: {takes}. Say where it is:",
             Argument("folder", "...", f'open_data("{source}", {{}})'),
         )
-    return opener(*given, **options)
+    return opener(*given, **options, **bars)

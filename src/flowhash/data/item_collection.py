@@ -80,6 +80,7 @@ def open_collection(
     embedding: str | None = None,
     label: str | None = None,
     ignore_other: bool = False,
+    progress: bool = True,
     **options: Any,
 ) -> Collection:
     """Open items to put into a table.
@@ -94,6 +95,7 @@ def open_collection(
         embedding: key or column of the items; as for ``flowhash.data.arrays``.
         label: key or column of the labels.
         ignore_other: pass over files in a folder that are no images.
+        progress: show bars where it takes long.
         **options: of the named data set, such as ``folder``.
 
     Raises:
@@ -102,7 +104,7 @@ def open_collection(
     if split not in SPLITS:
         raise InputError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     if isinstance(source, str) and source in NAMED:
-        return _of_splits(source, split, options)
+        return _of_splits(source, split, {**options, "progress": progress})
     path = Path(source).expanduser()
     if options:
         raise InputError(

@@ -32,7 +32,11 @@ Labels = NDArray[np.int64]
 
 
 def cifar100(
-    folder: str | Path, validation: float = 0.1, seed: int = 0, download: bool = False
+    folder: str | Path,
+    validation: float = 0.1,
+    seed: int = 0,
+    download: bool = False,
+    progress: bool = True,
 ) -> Splits:
     """CIFAR-100 with its 100 fine classes; validation is held out of the training images.
 
@@ -44,6 +48,7 @@ def cifar100(
         validation: share of each class that is held out; 0.1 leaves 45,000 and 5,000.
         seed: of the split.
         download: whether to fetch the binary archive (169 MB) into ``folder`` if none is there.
+        progress: show bars where it takes long.
 
     Raises:
         InputError: there is no archive in ``folder``.
@@ -52,7 +57,7 @@ def cifar100(
     path = Path(folder).expanduser()
     found = _find(path)
     if found is None and download:
-        fetch(ADDRESS, path / f"{BINARY}.tar.gz", MD5)
+        fetch(ADDRESS, path / f"{BINARY}.tar.gz", MD5, progress)
         found = _find(path)
     if found is None:
         raise InputError(
@@ -65,7 +70,8 @@ def cifar100(
     tested = LabelledItems(ArrayItems(test_images), test_labels, names, f"{found[0]} (test)")
     train, held_out, _ = stratified(labels, validation, seed=seed)
     training = everything.subset(train)
-    return Splits(training, everything.subset(held_out), tested, Preprocessing.fit(training))
+    fitted = Preprocessing.fit(training, progress=progress)
+    return Splits(training, everything.subset(held_out), tested, fitted)
 
 
 def _find(path: Path) -> tuple[Path, str] | None:

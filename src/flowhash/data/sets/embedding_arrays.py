@@ -28,6 +28,7 @@ def arrays(
     test: float = 0.0,
     seed: int = 0,
     preprocess: Literal["usual", "none"] = "usual",
+    progress: bool = True,
 ) -> Splits:
     """Vectors with labels, split by class.
 
@@ -45,6 +46,7 @@ def arrays(
             dimensions: distances keep their proportions, which a spread for each dimension would
             not leave them. For images, see :class:`Preprocessing`. "none" leaves values as they
             are (images are divided by 255).
+        progress: show a bar where it takes long.
 
     Raises:
         InputError: the arrays do not fit each other, or have values that are not finite.
@@ -54,7 +56,7 @@ def arrays(
         raise InputError(f'preprocess is {preprocess!r}; expected "usual" or "none"')
     data = labelled_arrays(items, labels, embedding=embedding, label=label)
     options = {"mean": "none", "spread": "none"} if preprocess == "none" else {}
-    return split_in_three(data, validation, test, seed, **options)
+    return split_in_three(data, validation, test, seed, progress=progress, **options)
 
 
 def labelled_arrays(

@@ -37,6 +37,7 @@ def image_folder(
     seed: int = 0,
     ignore_other: bool = False,
     threads: int | None = None,
+    progress: bool = True,
 ) -> Splits:
     """A folder of images, one sub-folder a class, read as they are needed.
 
@@ -55,6 +56,7 @@ def image_folder(
         seed: of the split.
         ignore_other: whether to pass over files that are not images, instead of naming them.
         threads: that decode; all available cores by default.
+        progress: show a bar where it takes long.
 
     Raises:
         InputError: the folder is not laid out like this; the message names what is wrong.
@@ -78,7 +80,7 @@ def image_folder(
     for name in given.keys() - {"train"}:
         other = _classes(given[name], ignore_other, least=1, names=found.names)
         splits[name] = _labelled(other, pixels, given[name], threads)
-    fitted = Preprocessing.fit(training, mean="channel", spread="channel")
+    fitted = Preprocessing.fit(training, mean="channel", spread="channel", progress=progress)
     return Splits(training, splits["validation"], splits.get("test"), fitted)
 
 

@@ -2,37 +2,59 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-from numpy.typing import NDArray
+import typer
 
-from flowhash.cli.reply import Reply
-from flowhash.codes import assign_codes, ortools_codes
+from flowhash.cli import options
+from flowhash.cli.output import Output
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked
-from flowhash.table import HashTable
-from flowhash.threads import available_threads
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from flowhash.table import HashTable
 
 Work = Callable[[], object]
 FLAT_PAIRS = 2_000_000_000  # of query and item in one turn of exhaustive search, at the most
 
+command = typer.Typer(
+    name="bench",
+    help="Measure FlowHash on this machine, against its peers in the same run.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
+
+@command.command(epilog="Example:  flowhash bench solver --classes 64 --buckets 256 --active 2")
 def solver(
-    classes: int, buckets: int, active: int, penalty: float, repeats: int, reply: Reply
+    classes: Annotated[int, typer.Option(min=1, help="Classes in a batch.")] = 64,
+    buckets: Annotated[int, typer.Option(min=1, help="d.")] = 256,
+    active: Annotated[int, typer.Option(min=1, help="k.")] = 1,
+    penalty: Annotated[float, typer.Option(help="λ.")] = 0.1,
+    repeats: Annotated[int, typer.Option(min=1, help="Problems to solve; medians are shown.")] = 9,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
-    """The exact solver and OR-Tools on the same random problems, turn by turn."""
-    _positive(classes=classes, buckets=buckets, active=active, repeats=repeats)
+    """Time the exact solver beside OR-Tools' minimum-cost flow, on random costs, one thread."""
+    import statistics
+
+    import numpy as np
+
+    from flowhash.codes import assign_codes, ortools_codes
+
+    output = Output(quiet, as_json)
     penalties = np.full(buckets, penalty)
     ours: list[float] = []
     theirs: list[float] = []
-    for problem in tracked(range(repeats), "solve", repeats):
+    for problem in tracked(range(repeats), "solve", repeats, output.progress):
         means = np.random.default_rng([problem, classes, buckets]).random((classes, buckets))
         if not problem:
             assign_codes(means, active, penalty)  # compile
@@ -41,7 +63,7 @@ def solver(
             theirs.append(_seconds(partial(ortools_codes, means, active, penalties)))
         except MissingExtraError as error:
             if not problem:
-                reply.say(f"without OR-Tools: {error}")
+                output.say(f"without OR-Tools: {error}")
     facts: dict[str, Any] = {
         "classes": classes, "buckets": buckets, "active": active, "penalty": penalty,
         "milliseconds": 1000 * statistics.median(ours), "ortools_milliseconds": None, "gain": None,
@@ -56,39 +78,55 @@ def solver(
         lines.append(
             f"OR-Tools: {facts['ortools_milliseconds']:.3f} ms, {facts['gain']:.1f} times as long"
         )
-    reply.result(facts, *lines)
+    output.result(facts, *lines)
 
 
+@command.command(epilog="Example:  flowhash bench search pets.table")
 def search(
-    path: Path, top: int, queries: int, repeats: int, threads: int | None, seed: int, reply: Reply
+    table: options.TablePath,
+    top: Annotated[int, typer.Option(min=1, help="How many to find.")] = 10,
+    queries: Annotated[int, typer.Option(min=1, help="Stored items that are searched for.")] = 2000,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of both sides; all cores if not given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of queries.")] = 0,
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
-    """A table and FAISS on the same items: stored items search for their nearest."""
-    _positive(top=top, queries=queries, repeats=repeats)
-    if threads is not None:
-        _positive(threads=threads)
+    """Time a table beside FAISS on the same items: exhaustive, and inverted lists of equal scan."""
+    import numpy as np
+
+    from flowhash.table import HashTable
+    from flowhash.threads import available_threads
+
+    output = Output(quiet, as_json)
     threads = threads or available_threads()
-    with HashTable.open(path) as table:
-        if len(table) < 2:
-            raise InputError(f"{path} has {len(table)} items; expected two or more to search")
-        codes, embeddings = _content(table)
+    with HashTable.open(table) as opened:
+        if len(opened) < 2:
+            raise InputError(f"{table} has {len(opened)} items; expected two or more to search")
+        codes, embeddings = _content(opened)
         chosen = np.random.default_rng(seed).permutation(len(embeddings))[:queries]
         order, asked = codes[chosen], embeddings[chosen]
 
         def ours() -> Any:
-            return table.search(order, asked, top, threads=threads)
+            return opened.search(order, asked, top, threads=threads)
 
         works: dict[str, Work] = {"FlowHash, a batch": ours}
         works["FlowHash, one by one"] = lambda: [
-            table.search(order[[row]], asked[[row]], top, threads=threads)
+            opened.search(order[[row]], asked[[row]], top, threads=threads)
             for row in range(min(200, len(asked)))
         ]
-        works |= _peers(table, codes, embeddings, chosen, top, threads, reply)
+        works |= _peers(opened, codes, embeddings, chosen, top, threads, output)
         hits = ours()
-        spent = _medians(works, repeats)
-        _answer(table, hits, spent, len(asked), min(200, len(asked)), threads, reply)
+        spent = _medians(works, repeats, output.progress)
+        _answer(opened, hits, spent, len(asked), min(200, len(asked)), threads, output)
 
 
 def _content(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    import numpy as np
+
     parts = list(table.batches(1 << 16, payloads=False))
     codes = np.concatenate([part.codes for part in parts])
     return codes, np.concatenate([part.embeddings for part in parts])
@@ -96,13 +134,15 @@ def _content(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
 
 def _peers(
     table: HashTable, codes: Any, embeddings: Any, chosen: Any, top: int, threads: int,
-    reply: Reply,
+    output: Output,
 ) -> dict[str, Work]:  # fmt: skip
     """FAISS: everything scanned, and the same lists; nothing where it is not installed."""
+    import numpy as np
+
     try:
         faiss = require("faiss", "evaluate")
     except MissingExtraError as error:
-        reply.say(f"without FAISS: {error}")
+        output.say(f"without FAISS: {error}")
         return {}
     faiss.omp_set_num_threads(threads)
     vectors = np.ascontiguousarray(embeddings)
@@ -145,10 +185,12 @@ class _Scaled:
         return self.work()
 
 
-def _medians(works: dict[str, Work], repeats: int) -> dict[str, float]:
+def _medians(works: dict[str, Work], repeats: int, progress: bool) -> dict[str, float]:
     """Median seconds of each, turn by turn, after one turn that warms up."""
+    import statistics
+
     spent: dict[str, list[float]] = {name: [] for name in works}
-    for turn in tracked(range(repeats + 1), "search", repeats + 1):
+    for turn in tracked(range(repeats + 1), "search", repeats + 1, progress):
         for name, work in works.items():
             seconds = _seconds(work) * getattr(work, "scale", 1.0)
             if turn:
@@ -158,7 +200,7 @@ def _medians(works: dict[str, Work], repeats: int) -> dict[str, float]:
 
 def _answer(
     table: HashTable, hits: Any, spent: dict[str, float], queries: int, single: int, threads: int,
-    reply: Reply,
+    output: Output,
 ) -> None:  # fmt: skip
     batch = spent["FlowHash, a batch"]
     alone = spent["FlowHash, one by one"] / single
@@ -182,13 +224,7 @@ def _answer(
                 f"{name}: {1e6 * spent[name] / queries:.1f} µs a query, "
                 f"{spent[name] / batch:.1f} times FlowHash's"
             )
-    reply.result(facts, *lines)
-
-
-def _positive(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise InputError(f"--{name} is {value}; expected one or more")
+    output.result(facts, *lines)
 
 
 def _seconds(work: Work) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.engines import RemoteEngine
+from flowhash.engines.engine_protocol import RemoteEngine
 from flowhash.progress_bars import shown
 from flowhash.table import STRING, Stored, string_ids
 

@@ -7,34 +7,29 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from flowhash.cli.notes import Notes, own_encoder, place_of, shown
-from flowhash.cli.opening import encoder_folder, load_encoder
-from flowhash.cli.reply import Reply
-from flowhash.data import FILES, LABEL, NAME, SUFFIXES, any_arrays, plain, read_npy
-from flowhash.engines import BrowsedEngine, RemoteEngine, open_any
+import typer
+
+from flowhash import engines
+from flowhash.cli import options
+from flowhash.cli.locations import encoder_folder, load_encoder, place_of, shown
+from flowhash.cli.output import Output
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.table import HashTable, Hits
+
+if TYPE_CHECKING:
+    from flowhash.engines import BrowsedEngine, RemoteEngine
+    from flowhash.table import HashTable, Hits
 
 STORED = "id:"
 
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked: queries as the user wrote them, and how far to look."""
-
-    queries: list[str]
-    top: int
-    probe: int | None
-    at_least: int | None
-    where: dict[str, Any] | None = None
+command = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
-class Query:
-    """One query, ready for the table: the buckets in its order, and its embedding."""
+class EncodedQuery:
+    """A query, ready for the table: the buckets in its order, and its embedding."""
 
     name: str
     order: Any
@@ -42,29 +37,60 @@ class Query:
     stored: Any = None  # the id of a stored item, which does not find itself
 
 
-def search(text: str, encoder: Path | None, asked: Asked, device: str, reply: Reply) -> None:
-    """Search for each query and show what was found."""
-    place = place_of(text)
-    if asked.where is not None and isinstance(place, Path):
+@command.command(epilog="Example:  flowhash search pets.table cat.jpg --top 5")
+def search(
+    table: options.TablePlace,
+    queries: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUERY…",
+            help="An image, an .npy or .npz file of vectors, or id:ID for an item of the table.",
+        ),
+    ],
+    encoder: options.OwnEncoder = None,
+    top: Annotated[int, typer.Option(min=1, help="How many to show of each query.")] = 10,
+    probe: Annotated[
+        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
+    ] = None,
+    at_least: Annotated[
+        int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of an address: only items with this in their payload, such as label=cat. May be "
+            "given again: all keys must hold, with one of the values given for each.",
+        ),
+    ] = None,
+    device: options.Device = "auto",
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Find the stored items nearest to a query, and see how little was scanned."""
+    place = place_of(table)
+    wanted = conditions(where or ())
+    if wanted is not None and isinstance(place, Path):
         raise InputError(
             f"--where is for addresses: {place} is a folder, and only an engine, such as "
             "PostgreSQL, filters by payloads. `flowhash copy` puts a table into one"
         )
     if encoder is not None:  # also where no query needs it
         encoder_folder(encoder)
-    with open_any(place) as table:
-        if not len(table):
+    with engines.open_any(place) as stored:
+        if not len(stored):
             raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")
-        queries = list(_queries(table, place, encoder, asked, device))
-        if not queries:
-            raise InputError(f"{', '.join(asked.queries)} holds no query; give one or more rows")
-        _answer(table, queries[0], asked)  # loads what is compiled: not the search's time
-        answers = [_answer(table, query, asked) for query in queries]
-        facts = {"table": shown(place), "items": len(table), "answers": answers}
-        if reply.as_json:
-            reply.result(facts)
-        else:
-            _print(answers, len(table))
+        further = at_least is not None or (probe or 0) > stored.active
+        ready = list(_queries(stored, place, encoder, queries, further, device))
+        if not ready:
+            raise InputError(f"{', '.join(queries)} holds no query; give one or more rows")
+        how = {"probe": probe, "at_least": at_least, "where": wanted}
+        _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
+        answers = [_answer(stored, query, top, how) for query in ready]
+        output = Output(quiet, as_json)
+        output.result({"table": shown(place), "items": len(stored), "answers": answers})
+        _print(answers, len(stored), output)
 
 
 def conditions(texts: Sequence[str]) -> dict[str, Any] | None:
@@ -97,13 +123,16 @@ def _queries(
     table: HashTable | RemoteEngine,
     place: str | Path,
     encoder: Path | None,
-    asked: Asked,
+    texts: Sequence[str],
+    further: bool,
     device: str,
-) -> Iterator[Query]:
+) -> Iterator[EncodedQuery]:
+    from flowhash.cli.notes import Notes, own_encoder
+
     found: Any = None
-    for text in asked.queries:
+    for text in texts:
         if text.startswith(STORED):
-            yield _stored(table, text.removeprefix(STORED), asked)
+            yield _stored(table, text.removeprefix(STORED), further)
             continue
         if found is None:
             run = own_encoder(Notes(table).settings(), place, encoder)
@@ -116,7 +145,9 @@ def _queries(
         yield from _encoded(found, table, text, device)
 
 
-def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
+def _stored(table: BrowsedEngine, text: str, further: bool) -> EncodedQuery:
+    from flowhash.data import NAME, plain
+
     item: Any = text
     if table.id_kind == "int64":
         try:
@@ -125,7 +156,7 @@ def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
             raise InputError(
                 f"{STORED}{text} is no whole number, but the ids of this table are"
             ) from None
-    if asked.at_least is not None or (asked.probe or 0) > table.active:
+    if further:
         raise InputError(
             f"--probe and --at-least open further buckets, but of a stored item only the "
             f"{table.active} that it is in are known, not an order of all; leave them out, or give "
@@ -136,10 +167,11 @@ def _stored(table: BrowsedEngine, text: str, asked: Asked) -> Query:
     except KeyError:
         raise InputError(f"the table has no item {text}; look at the ids of other hits") from None
     name = plain(found.payload).get(NAME) or text
-    return Query(f"item {name}", found.code, found.embedding, item)
+    return EncodedQuery(f"item {name}", found.code, found.embedding, item)
 
 
-def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[Query]:
+def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[EncodedQuery]:
+    from flowhash.data import FILES, SUFFIXES, any_arrays, read_npy
     from flowhash.encoder import check_table
 
     check_table(encoder, table)
@@ -164,7 +196,7 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
     for name, order, embedding in zip(
         names, made.ordered_buckets(None), made.embeddings, strict=True
     ):
-        yield Query(name, order, embedding)
+        yield EncodedQuery(name, order, embedding)
 
 
 def _dimensions(encoder: Any) -> int:
@@ -172,25 +204,25 @@ def _dimensions(encoder: Any) -> int:
     return 4 if encoder.preprocessing.kind == "images" else 2
 
 
-def _answer(table: BrowsedEngine, query: Query, asked: Asked) -> dict[str, Any]:
+def _answer(
+    table: BrowsedEngine, query: EncodedQuery, top: int, how: dict[str, Any]
+) -> dict[str, Any]:
     extra = query.stored is not None  # it finds itself first, and is left out
     began = time.perf_counter()
-    hits = table.search(
-        query.order[None], query.embedding[None], asked.top + extra,
-        probe=asked.probe, at_least=asked.at_least, where=asked.where,
-        payloads=True,
-    )  # fmt: skip
+    hits = table.search(query.order[None], query.embedding[None], top + extra, payloads=True, **how)
     seconds = time.perf_counter() - began
     return {
         "query": query.name,
         "opened": query.order[: int(hits.opened[0])].tolist(),
         "scanned": int(hits.scanned[0]),
         "milliseconds": 1000 * seconds,
-        "hits": _hits(table, hits, query.stored)[: asked.top],
+        "hits": _hits(table, hits, query.stored)[:top],
     }
 
 
 def _hits(table: BrowsedEngine, hits: Hits, stored: Any) -> list[dict[str, Any]]:
+    from flowhash.data import LABEL, NAME, plain
+
     assert hits.payloads is not None
     ids = hits.ids[0, : int(hits.counts[0])].tolist()
     codes = table.codes_of(ids)
@@ -207,8 +239,7 @@ def _hits(table: BrowsedEngine, hits: Hits, stored: Any) -> list[dict[str, Any]]
     return found
 
 
-def _print(answers: list[dict[str, Any]], items: int) -> None:
-    console = require("rich.console", "cli").Console(highlight=False)
+def _print(answers: list[dict[str, Any]], items: int, output: Output) -> None:
     escape = require("rich.markup", "cli").escape
     for answer in answers:
         table = require("rich.table", "cli").Table(
@@ -222,10 +253,10 @@ def _print(answers: list[dict[str, Any]], items: int) -> None:
                 str(rank), f"{hit['distance']:.4f}", escape(label),
                 escape(str(hit["id"])), ", ".join(map(str, hit["buckets"])),
             )  # fmt: skip
-        console.print(table)
+        output.show(table)
         scanned = answer["scanned"]
         fewer = f", {items / scanned:.1f} times fewer," if 0 < scanned < items else ""
-        console.print(
+        output.show(
             f"opened {_listed(answer['opened'])}: scanned {scanned:,} of {items:,} items{fewer} in "
             f"{answer['milliseconds']:.2f} ms\n"
         )
