@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flowhash.cli.config import read_settings, save_settings, write_section
-from flowhash.cli.indexing import SETTINGS
+from flowhash.cli.config import save_settings
 from flowhash.cli.opening import encoder_folder, in_our_words, located
 from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED
 from flowhash.errors import InputError
 from flowhash.extras import require
+from flowhash.indexing import SETTINGS
+from flowhash.settings_file import read_settings, write_section
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.cli.index import check_address
-from flowhash.cli.notes import INDEX, LostEncoderError, Notes, own_encoder, place_of, shown
+from flowhash.cli.notes import place_of, shown
 from flowhash.cli.opening import and_goes_on
 from flowhash.cli.reply import Reply, count
 from flowhash.engines import copy as copy_to_engine
 from flowhash.errors import InputError, StorageError
+from flowhash.indexing import INDEX, LostEncoderError, TableNotes, own_encoder
 from flowhash.table import HashTable
 
 
@@ -79,11 +80,11 @@ def _into_engine(source: Path, address: str, distribute: bool, restart: bool, re
 
 
 def _carried(table: HashTable, source: Path) -> dict[str, Any]:
-    """What is noted beside the table, for the copy: its encoder, what was indexed."""
-    notes = Notes(table)
+    """What is noted about the table, for the copy: its encoder, what was indexed."""
+    notes = TableNotes(table)
     known = notes.settings()
     kept = {name: known[name] for name in ("encoder", "items") if name in known}
     if "encoder" in kept:
         with contextlib.suppress(LostEncoderError):  # it may be on the machine that searches
             kept["encoder"] = str(own_encoder(known, source, None))
-    return {**({INDEX: kept} if kept else {}), **notes.journals()}
+    return {**table.notes(), **({INDEX: kept} if kept else {}), **notes.sources()}

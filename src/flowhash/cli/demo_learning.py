@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowhash.cli.config import write_section
-from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
 from flowhash.cli.opening import opened
-from flowhash.cli.reply import Reply
+from flowhash.cli.reply import Reply, count
 from flowhash.data import Splits, draw_digit, open_collection, open_data
+from flowhash.indexing import SETTINGS, ResumableIndexing, TableChoices, open_table
+from flowhash.settings_file import write_section
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -108,10 +108,13 @@ def _index(
 ) -> int:  # fmt: skip
     """A table of the data set, with pictures; one that is not whole is gone on with."""
     items = open_collection(source, split=split, **opening)
-    with open_table(path, encoder, items, TableChoices(None, True, None, None)) as table:
+    with open_table(path, encoder, items, TableChoices()) as table:
         options = {"encoder": place, "items": source, "split": split, "out": path, **opening}
         write_section(path / SETTINGS, ["index"], options)
         if len(table) < len(items):
             reply.say("index the items, with a picture of each")
-            Indexing(table, encoder, items, [source, split], True).run(STORED, device, reply)
+            work = ResumableIndexing(table, encoder, items, [source, split], pictures=True)
+            if work.done:
+                reply.say(f"going on after {work.done:,} of {count(len(items), 'item')}")
+            work.run(STORED, device, show=not reply.quiet)
         return len(table)

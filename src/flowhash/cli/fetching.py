@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from flowhash.cli.aside import aside
-from flowhash.cli.notes import Notes, shown
+from flowhash.cli.notes import shown
 from flowhash.cli.reply import Reply, count
 from flowhash.durable_files import flush_folder
 from flowhash.engines import SCHEMES, RemoteEngine, open_engine, scheme_of
 from flowhash.errors import InputError, StorageError
+from flowhash.indexing import INDEX, TableNotes
 from flowhash.progress_bars import shown as with_bar
 from flowhash.table import INT64, HashTable, Stored
 
 WRAP = 1 << 64
 SNAPSHOTS = {"postgres"}  # engines whose batches are of one state
+TRIES = 20  # to find a moment between two changes
 
 
 def fetch(address: str, folder: Path, reply: Reply) -> None:
@@ -66,10 +71,8 @@ def _put(made: Path, folder: Path) -> None:
 def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int:
     """A table of everything that an engine holds; how many items that is."""
     sent = came = 0
-    engine.refresh()
-    # Before the items: a journal that knows of items which did not come would lose them for good.
-    # Of items that it does not know yet, the next index finds out.
-    settings, journals = Notes(engine).settings(), Notes(engine).journals()
+    settings = TableNotes(engine).settings()
+    notes, batches = _one_state(engine)
     with HashTable.create(
         made,
         buckets=engine.buckets,
@@ -81,7 +84,7 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int
         encoder=engine.encoder,
     ) as table:
         _carry_next_id(engine, table)
-        for batch in with_bar(engine.batches(), "copy", len(engine), not reply.quiet):
+        for batch in with_bar(batches, "copy", len(engine), not reply.quiet):
             table.add(batch.codes, batch.embeddings, batch.ids, batch.payloads)
             sent = (sent + _checksum(batch)) % WRAP
             came += len(batch)
@@ -92,12 +95,27 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int
                 f"{made} does not hold what came from {engine.address}; nothing was kept. Try "
                 "again, on another disk"
             )
-        copied = Notes(table)
         if settings:
-            copied.write_settings({**settings, "out": folder})
-        for name, record in journals.items():
-            copied.write_journal(name, record)
+            TableNotes(table).write_settings({**settings, "out": folder})
+        table.add(np.empty((0, table.active), np.int32), np.empty((0, table.dim)), notes=notes)
         return len(table)
+
+
+def _one_state(engine: RemoteEngine) -> tuple[dict[str, Any], Iterator[Stored]]:
+    """The notes and the items of one state: a note must know of no item that does not come.
+
+    Raises:
+        StorageError: it changes too often.
+    """
+    engine.refresh()
+    for _ in range(TRIES):
+        notes = {**engine.notes(), **TableNotes(engine).sources()}
+        batches = engine.batches()
+        first = list(itertools.islice(batches, 1))  # from here on a snapshot is what it is
+        if not engine.refresh():
+            notes.pop(INDEX, None)
+            return notes, itertools.chain(first, batches)
+    raise _mixture(engine)
 
 
 def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
@@ -111,15 +129,19 @@ def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
     # A snapshot is what it is, whatever others do meanwhile.
     snapshot = SCHEMES[scheme_of(engine.address) or ""] in SNAPSHOTS
     if came != kept or (changed and not snapshot):
-        raise StorageError(
-            f"{engine.address} changed while it was copied, or somebody left a change unfinished; "
-            "try again when nobody writes to it"
-        )
+        raise _mixture(engine)
     if not changed and len(engine) != came:
         raise StorageError(
             f"{engine.address} says that it has {count(len(engine), 'item')}, but {came:,} came; "
             f"see flowhash table check {shlex.quote(engine.address)}"
         )
+
+
+def _mixture(engine: RemoteEngine) -> StorageError:
+    return StorageError(
+        f"{engine.address} changed while it was copied, or somebody left a change unfinished; "
+        "try again when nobody writes to it"
+    )
 
 
 def _carry_next_id(engine: RemoteEngine, table: HashTable) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import typer
 
 from flowhash.cli.config import save_settings
-from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
 from flowhash.cli.notes import shown
 from flowhash.cli.opening import (
     and_goes_on,
@@ -26,6 +25,7 @@ from flowhash.cli.reply import Reply, count
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.engines import SCHEMES, BrowsedEngine, is_address, room_of, scheme_of
 from flowhash.errors import InputError, StorageError
+from flowhash.indexing import SETTINGS, ResumableIndexing, TableChoices, open_table
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -58,7 +58,7 @@ def index(
     with open_table(out, encoder, collection, choices) as table:
         before = len(table)
         words = [str(_place(source)), split, repr(sorted(opening.items(), key=str))]
-        work = Indexing(table, encoder, collection, words, choices.pictures, device, again)
+        work = ResumableIndexing(table, encoder, collection, words, choices.pictures, again)
         if work.finished:
             _was_there(reply, source, out, table)
             return
@@ -125,7 +125,9 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _save(context: typer.Context, work: Indexing, out: str | Path, run: Path, source: str) -> None:
+def _save(
+    context: typer.Context, work: ResumableIndexing, out: str | Path, run: Path, source: str
+) -> None:
     """Note what ``search`` needs to know, and how this command runs again."""
     folder = encoder_folder(run)
     if isinstance(out, Path):
@@ -140,14 +142,16 @@ def _save(context: typer.Context, work: Indexing, out: str | Path, run: Path, so
         )
 
 
-def _added(work: Indexing, out: str | Path, batch: int, device: str, reply: Reply) -> int:
+def _added(work: ResumableIndexing, out: str | Path, batch: int, device: str, reply: Reply) -> int:
     """Add what is left; how many items that was. Stopped, or with a lost server, it says so."""
     total = count(len(work.collection), "item")
+    if work.done:
+        reply.say(f"going on after {work.done:,} of {total}")
     try:
-        return work.run(batch, device, reply)
+        return work.run(batch, device, show=not reply.quiet)
     except KeyboardInterrupt:
         print(
-            f"flowhash: stopped; {work.stored:,} of {total} are in {shown(out)}, the same command "
+            f"flowhash: stopped; {work.done:,} of {total} are in {shown(out)}, the same command "
             "goes on",
             file=sys.stderr,
         )
@@ -155,7 +159,7 @@ def _added(work: Indexing, out: str | Path, batch: int, device: str, reply: Repl
     except StorageError as error:
         if isinstance(out, Path):
             raise
-        raise and_goes_on(error, work.stored, len(work.collection)) from error
+        raise and_goes_on(error, work.done, len(work.collection)) from error
 
 
 def _was_there(reply: Reply, source: str, out: str | Path, table: BrowsedEngine) -> None:
@@ -211,7 +215,7 @@ def _opened(
     return found
 
 
-def _refuse_other_source(work: Indexing, source: str, out: str | Path) -> None:
+def _refuse_other_source(work: ResumableIndexing, source: str, out: str | Path) -> None:
     """Two folders may have files of one name: the second must not replace the first unasked."""
     earlier = work.notes.settings().get("items")
     if not work.names or earlier in (None, str(_place(source))):

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowhash.cli.notes import Notes, own_encoder, place_of, shown
+from flowhash.cli.notes import place_of, shown
 from flowhash.cli.opening import encoder_folder, load_encoder
 from flowhash.cli.reply import Reply
 from flowhash.data import FILES, LABEL, NAME, SUFFIXES, any_arrays, plain, read_npy
 from flowhash.engines import BrowsedEngine, RemoteEngine, open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
+from flowhash.indexing import TableNotes, own_encoder
 from flowhash.table import HashTable, Hits
 
 STORED = "id:"
@@ -106,7 +107,7 @@ def _queries(
             yield _stored(table, text.removeprefix(STORED), asked)
             continue
         if found is None:
-            run = own_encoder(Notes(table).settings(), place, encoder)
+            run = own_encoder(TableNotes(table).settings(), place, encoder)
             if run is None:
                 raise InputError(
                     f"{shown(place)} does not say which encoder made it; give --encoder, the run "

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowhash.cli.config import read_text
-from flowhash.cli.notes import LostEncoderError, Notes, own_encoder, place_of
+from flowhash.cli.notes import place_of
 from flowhash.cli.opening import encoder_folder
 from flowhash.engines import open_any
 from flowhash.errors import InputError
+from flowhash.indexing import LostEncoderError, TableNotes, own_encoder
+from flowhash.settings_file import read_text
 
 VARIABLE = "FLOWHASH_API_KEY"
 
@@ -33,7 +34,7 @@ def serve(
     made_with = encoder
     if encoder is None:
         with open_any(place) as table:
-            settings = Notes(table).settings()
+            settings = TableNotes(table).settings()
         try:
             made_with = own_encoder(settings, place, None)
         except LostEncoderError as error:  # a node that only searches: by id or embedding

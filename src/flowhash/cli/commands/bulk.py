@@ -154,7 +154,7 @@ def index(
     from flowhash.cli.bulk import Running, index
 
     running = Running(ray, workers, restart, rows)
-    choices = TableChoices(metric, dtype, buckets)
+    choices = TableChoices(metric=metric, dtype=dtype, buckets=buckets)
     index(encoded, out, choices, compact, running, Reply(quiet, as_json))
 
 

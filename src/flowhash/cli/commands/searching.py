@@ -85,7 +85,7 @@ def index(
     ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
     batch: Annotated[
-        int, typer.Option(min=1, help="Items after which it is noted how far that is.")
+        int, typer.Option(min=1, help="Items that are stored at once, 500 at the most.")
     ] = 5000,
     device: options.Device = "auto",
     config: options.Config = None,
@@ -99,7 +99,7 @@ def index(
     where it stopped. The table remembers its encoder: search and serve need no other word.
     """
     from flowhash.cli.index import chosen_place, index
-    from flowhash.cli.indexing import TableChoices
+    from flowhash.indexing import TableChoices
 
     place = chosen_place(context, out, to, distribute)
     choices = TableChoices(ids, pictures, metric, dtype, distribute)
