@@ -227,9 +227,10 @@ def _note_text(name: Any, value: Any) -> str:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the note {name!r} cannot be written as JSON: {error}") from error
-    if text.count("{") + text.count("[") > DEEPEST_PAYLOAD and _depth([value]) > DEEPEST_PAYLOAD:
+    depth = _depth([value]) - 1
+    if depth > DEEPEST_PAYLOAD:
         raise InputError(
-            f"the note {name!r} is nested {_depth([value])} levels deep; expected at most "
+            f"the note {name!r} is nested {depth} levels deep; expected at most "
             f"{DEEPEST_PAYLOAD}. Flatten it, or keep it as one string"
         )
     if len(text) > LARGEST_NOTE:
