@@ -7,6 +7,7 @@ where the table has no note of that name.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -103,7 +104,8 @@ class TableNotes:
         """Remove what an earlier version noted; the table says more by now."""
         path = self._old_file(name)
         if path is not None:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what stays does no harm: the table's note counts
+                path.unlink()
 
     def _old_file(self, name: str) -> Path | None:
         return None if self._folder is None else self._folder / f"{name}.json"
