@@ -94,6 +94,10 @@ class LockedTableError(StorageError):
     """Another process, or another object of this one, is writing to the table."""
 
 
+class ChangedNotesError(StorageError):
+    """A note of a table is not what the caller knows of it: somebody else has changed it."""
+
+
 class ForbiddenError(StorageError):
     """The server that keeps a table does not let this user do that to it."""
 

@@ -17,6 +17,7 @@ from flowhash.bulk.work_folder import Place, Plan, Work, even_sizes, identity_of
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.errors import InputError
 from flowhash.extras import require
+from flowhash.indexing import ID_KINDS
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 ROWS = 50_000  # items of a part
 BATCH = 5000  # items that are in memory at once
 DEVICES = ("auto", "cpu", "cuda")
-ID_KINDS = {"numbers": "int64", "names": "string"}
 
 
 @dataclass(frozen=True)

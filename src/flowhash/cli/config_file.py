@@ -15,24 +15,15 @@ What stands on the command line wins over the file, and a section over the top.
 from __future__ import annotations
 
 import difflib
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from flowhash import __version__
-from flowhash.errors import DamagedFileError, InputError, reason
-from flowhash.extras import require
-from flowhash.regular_file import open_regular_file
+from flowhash.errors import InputError
+from flowhash.settings_file import read_toml, section_of, write_section
 
-if sys.version_info >= (3, 11):
-    import tomllib as toml
-else:
-    toml = require("tomli", "cli")
-
-MOST = 1 << 20  # bytes of a file of options, or of a key
 # Not settings of a run, but of how one looks at it.
 NOT_SAVED = frozenset({"config", "help", "quiet", "json", "open"})
 
@@ -41,7 +32,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     """Take the options of a file as defaults; the callback of ``--config``."""
     if path is None or context.resilient_parsing:
         return path
-    content = _read(path)
+    content = read_toml(path)
     root = context.find_root().command
     own = _names(context.command)
     anywhere = {name for command in _commands(root) for name in _names(command)}
@@ -53,7 +44,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
         _check(path, "option", _dashed(name), anywhere, "no command has")
         if _dashed(name) in own:
             defaults[own[_dashed(name)]] = _at_home(value)
-    for name, value in _section(content, words_of(context)).items():
+    for name, value in section_of(content, words_of(context)).items():
         _check(path, "option", _dashed(name), set(own), f"{context.command_path} does not have")
         defaults[own[_dashed(name)]] = _at_home(value)
     context.default_map = {**(context.default_map or {}), **defaults}
@@ -75,72 +66,6 @@ def save_settings(context: typer.Context, path: Path, **resolved: Any) -> None:
         if given.get(python) is not None and user not in NOT_SAVED
     }
     write_section(path, words_of(context), section)
-
-
-def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Write the options of one command as a file for ``--config``."""
-    from flowhash.durable_files import replace_file
-
-    section: Mapping[str, Any] = {name: _plain(value) for name, value in options.items()}
-    for word in reversed(words):
-        section = {word: section}
-    head = (
-        f"# Written by FlowHash {__version__}. To run it again (options win over the file):\n"
-        f"#   flowhash {' '.join(words)} --config {path.name}\n\n"
-    )
-    replace_file(path, (head + require("tomli_w", "cli").dumps(section)).encode())
-
-
-def read_settings(path: Path, *words: str) -> dict[str, Any]:
-    """The section of a command in a file of :func:`save_settings`; empty without the file.
-
-    Raises:
-        InputError: a pipe or something else is in its place, or it is not TOML.
-    """
-    return _section(_read(path), list(words)) if path.exists() else {}
-
-
-def read_text(path: Path) -> str:
-    """The text of a small file, or of a pipe that the shell has made, as ``<(command)``.
-
-    Raises:
-        InputError: it is something else: a named pipe may be waited for, and a device read, for
-            ever.
-        OSError: it cannot be read.
-        UnicodeDecodeError: it is not text.
-    """
-    try:
-        with open_regular_file(path, pipe=path.parts[:2] == ("/", "dev")) as file:
-            content = file.read(MOST + 1)
-    except DamagedFileError as error:
-        raise InputError(str(error)) from error
-    if len(content) > MOST:
-        raise InputError(f"{path} has more than {MOST:,} bytes; give a small file of text")
-    return content.decode()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return toml.loads(read_text(path))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is not there; give a TOML file with options") from error
-    except InputError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
-        words = reason(getattr(error, "strerror", None) or error)
-        raise InputError(f"{path} cannot be read: {words}; give a TOML file") from error
-    # Also what nests too deeply for the parser, and numbers of thousands of digits.
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not TOML: {reason(error)}; mend that place") from error
-
-
-def _section(content: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    section: Any = content
-    for word in words:
-        section = section.get(word, {})
-        if not isinstance(section, dict):  # an option at the top that is called like a command
-            return {}
-    return dict(section)
 
 
 def _check_sections(path: Path, name: str, section: dict[str, Any], above: Any) -> None:
@@ -199,12 +124,3 @@ def _names(command: Any) -> dict[str, str]:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _plain(value: Any) -> Any:
-    """A value as TOML has it; files by their whole path, so that it runs from any folder."""
-    if isinstance(value, Path):
-        return str(value.expanduser().resolve())
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from flowhash.table.statistics import Stats as Stats
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.table.arguments import whole_number as whole_number
+    from flowhash.table.arguments import (
+        changed_notes as changed_notes,
+        whole_number as whole_number,
+    )
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
         codes_at as codes_at,
@@ -35,11 +38,7 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.search.rerank import distance as distance
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.small_batch import FEW as FEW
-    from flowhash.table.segments.segment import (
-        Segment as Segment,
-        SegmentFile as SegmentFile,
-        State as State,
-    )
+    from flowhash.table.segments.segment import Segment as Segment, State as State
     from flowhash.table.settings import (
         METRICS as METRICS,
         MOST_BUCKETS as MOST_BUCKETS,

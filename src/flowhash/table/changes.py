@@ -7,9 +7,10 @@ import errno
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from flowhash.errors import InputError
 from flowhash.table.arguments import Items
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack
 from flowhash.table.segments.builder import Draft, draft, given, in_memory, stored
-from flowhash.table.segments.segment import Part, Segment, SegmentFile, State, new_part
+from flowhash.table.segments.segment import Part, Segment, State, new_part
 from flowhash.table.settings import METRICS, Settings
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import Folder
@@ -28,7 +29,14 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 FAN = 8  # so many segments of like size are merged into one
 
 
-def add(settings: Settings, folder: Folder | None, state: State, items: Items) -> State:
+# Of the changes that take ``notes``: all of the table's, committed in the same step; None leaves
+# them as they are.
+Notes = dict[str, Any] | None
+
+
+def add(
+    settings: Settings, folder: Folder | None, state: State, items: Items, notes: Notes = None
+) -> State:
     """The state with new items; older ones with the same ids are gone."""
     ids = items.ids
     assert ids is not None
@@ -53,7 +61,16 @@ def add(settings: Settings, folder: Folder | None, state: State, items: Items) -
     next_id = state.next_id
     if settings.ids == INT64:
         next_id = max(next_id, int(keys.max()) + 1)
-    return _store(settings, folder, state, kept, plan, next_id)
+    return _store(settings, folder, state, kept, plan, next_id, notes)
+
+
+def store_notes(folder: Folder, state: State, notes: Notes) -> None:
+    """Commit notes alone."""
+    try:
+        folder.commit(state, notes)
+    except BaseException:
+        folder.remove_uncommitted()
+        raise
 
 
 def store_deleted(folder: Folder | None, before: State, after: State) -> State:
@@ -143,7 +160,8 @@ def _merge(settings: Settings, folder: Folder | None, state: State, old: Sequenc
 
 
 def _store(
-    settings: Settings, folder: Folder | None, before: State, kept: State, plan: Draft, next_id: int
+    settings: Settings, folder: Folder | None, before: State, kept: State, plan: Draft,
+    next_id: int, notes: Notes = None,
 ) -> State:  # fmt: skip
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
     halves = settings.dtype == "float16"
@@ -152,7 +170,7 @@ def _store(
     try:
         part = folder.write_segment(plan, halves)
         state = _write_deletions(folder, before, kept).with_part(part, next_id)
-        folder.commit(state)
+        folder.commit(state, notes)
     except BaseException:
         folder.remove_uncommitted()
         raise
@@ -167,11 +185,7 @@ def _write_deletions(folder: Folder, before: State, after: State) -> State:
 
 
 def adopt(
-    settings: Settings,
-    folder: Folder,
-    state: State,
-    folders: Sequence[Path],
-    before_commit: Callable[[list[SegmentFile]], None],
+    settings: Settings, folder: Folder, state: State, folders: Sequence[Path], notes: Notes
 ) -> tuple[State, int]:
     """The state with the segments of other tables, and how many items these have.
 
@@ -192,8 +206,7 @@ def adopt(
         ]
         after = State((*old.parts, *changed), next_id)
         after = _write_deletions(folder, known, after)
-        before_commit([part.file for part in after.parts[len(old.parts) :] if part.file])
-        folder.commit(after)
+        folder.commit(after, notes)
     except BaseException:
         folder.remove_uncommitted()
         raise

@@ -14,12 +14,13 @@ import typer
 
 from flowhash import bulk
 from flowhash.cli import options
-from flowhash.cli.config_file import read_settings, save_settings, write_section
+from flowhash.cli.config_file import save_settings
 from flowhash.cli.locations import encoder_folder, located
 from flowhash.cli.output import Output, Stopped, count
 from flowhash.data import NAMED
 from flowhash.errors import InputError
 from flowhash.extras import require
+from flowhash.settings_file import read_settings, write_section
 
 ENCODED = "_encode.toml"  # beside the encoded files; it names encoder and items
 WHERE = "Where it runs"
@@ -235,10 +236,10 @@ def index(
     Items replace those of the same id. Killed at any moment, it leaves the table as it was before
     or with everything in it; the same command goes on.
     """
-    from flowhash.cli.notes import SETTINGS
+    from flowhash.indexing import SETTINGS
 
     execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
-    choices = bulk.TableChoices(metric, dtype, buckets)
+    choices = bulk.TableChoices(metric=metric, dtype=dtype, buckets=buckets)
     with execution.working(out) as tell, execution.runner() as runner:
         items, work = bulk.index(
             encoded, out, runner, choices, compact=compact, **execution.given()

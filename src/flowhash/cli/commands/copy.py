@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 WRAP = 1 << 64
 SNAPSHOTS = {"postgres"}  # engines whose batches are of one state
+TRIES = 20  # to find a moment between two changes
 
 command = typer.Typer(add_completion=False)
 
@@ -126,16 +129,16 @@ def _into_engine(
 
 
 def _carried(table: HashTable, source: Path) -> dict[str, Any]:
-    """What is noted beside the table, for the copy: its encoder, what was indexed."""
-    from flowhash.cli.notes import INDEX, LostEncoderError, Notes, own_encoder
+    """What is noted about the table, for the copy: its encoder, what was indexed."""
+    from flowhash.indexing import INDEX, LostEncoderError, TableNotes, own_encoder
 
-    notes = Notes(table)
+    notes = TableNotes(table)
     known = notes.settings()
     kept = {name: known[name] for name in ("encoder", "items") if name in known}
     if "encoder" in kept:
         with contextlib.suppress(LostEncoderError):  # it may be on the machine that searches
             kept["encoder"] = str(own_encoder(known, source, None))
-    return {**({INDEX: kept} if kept else {}), **notes.journals()}
+    return {**table.notes(), **({INDEX: kept} if kept else {}), **notes.sources()}
 
 
 def _into_folder(address: str, folder: Path, output: Output) -> None:
@@ -163,14 +166,14 @@ def _into_folder(address: str, folder: Path, output: Output) -> None:
 
 def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> int:
     """A table of everything that an engine holds; how many items that is."""
-    from flowhash.cli.notes import Notes
+    import numpy as np
+
+    from flowhash.indexing import TableNotes
     from flowhash.table import HashTable
 
     sent = came = 0
-    engine.refresh()
-    # Before the items: a journal that knows of items which did not come would lose them for good.
-    # Of items that it does not know yet, the next index finds out.
-    settings, journals = Notes(engine).settings(), Notes(engine).journals()
+    settings = TableNotes(engine).settings()
+    notes, batches = _one_state(engine)
     with HashTable.create(
         made,
         buckets=engine.buckets,
@@ -182,7 +185,7 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> i
         encoder=engine.encoder,
     ) as table:
         _carry_next_id(engine, table)
-        for batch in with_bar(engine.batches(), "copy", len(engine), output.progress):
+        for batch in with_bar(batches, "copy", len(engine), output.progress):
             table.add(batch.codes, batch.embeddings, batch.ids, batch.payloads)
             sent = (sent + _checksum(batch)) % WRAP
             came += len(batch)
@@ -193,12 +196,29 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> i
                 f"{made} does not hold what came from {engine.address}; nothing was kept. Try "
                 "again, on another disk"
             )
-        copied = Notes(table)
         if settings:
-            copied.write_settings({**settings, "out": folder})
-        for name, record in journals.items():
-            copied.write_journal(name, record)
+            TableNotes(table).write_settings({**settings, "out": folder})
+        table.add(np.empty((0, table.active), np.int32), np.empty((0, table.dim)), notes=notes)
         return len(table)
+
+
+def _one_state(engine: RemoteEngine) -> tuple[dict[str, Any], Iterator[Stored]]:
+    """The notes and the items of one state: a note must know of no item that does not come.
+
+    Raises:
+        StorageError: it changes too often.
+    """
+    from flowhash.indexing import INDEX, TableNotes
+
+    engine.refresh()
+    for _ in range(TRIES):
+        notes = {**engine.notes(), **TableNotes(engine).sources()}
+        batches = engine.batches()
+        first = list(itertools.islice(batches, 1))  # from here on a snapshot is what it is
+        if not engine.refresh():
+            notes.pop(INDEX, None)
+            return notes, itertools.chain(first, batches)
+    raise _mixture(engine)
 
 
 def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
@@ -212,15 +232,19 @@ def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
     # A snapshot is what it is, whatever others do meanwhile.
     snapshot = engines.SCHEMES[engines.scheme_of(engine.address) or ""] in SNAPSHOTS
     if came != kept or (changed and not snapshot):
-        raise StorageError(
-            f"{engine.address} changed while it was copied, or somebody left a change unfinished; "
-            "try again when nobody writes to it"
-        )
+        raise _mixture(engine)
     if not changed and len(engine) != came:
         raise StorageError(
             f"{engine.address} says that it has {count(len(engine), 'item')}, but {came:,} came; "
             f"see flowhash table check {shlex.quote(engine.address)}"
         )
+
+
+def _mixture(engine: RemoteEngine) -> StorageError:
+    return StorageError(
+        f"{engine.address} changed while it was copied, or somebody left a change unfinished; "
+        "try again when nobody writes to it"
+    )
 
 
 def _carry_next_id(engine: RemoteEngine, table: HashTable) -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flowhash.cli import options
-from flowhash.cli.config_file import save_settings, write_section
+from flowhash.cli.config_file import save_settings
 from flowhash.cli.locations import opened, writable
 from flowhash.cli.output import Output, count, require_evaluation, rows_table, stoppable
 from flowhash.errors import InputError, MissingExtraError
+from flowhash.settings_file import write_section
 
 if TYPE_CHECKING:
     from flowhash.data import Splits
@@ -181,16 +182,19 @@ def _index(
     device: str, output: Output,
 ) -> int:  # fmt: skip
     """A table of the data set, with pictures; one that is not whole is gone on with."""
-    from flowhash.cli.indexing import SETTINGS, Indexing, TableChoices, open_table
     from flowhash.data import open_collection
+    from flowhash.indexing import SETTINGS, ResumableIndexing, TableChoices, open_table
 
     items = open_collection(source, split=split, **opening)
-    with open_table(path, encoder, items, TableChoices(None, True, None, None)) as table:
+    with open_table(path, encoder, items, TableChoices()) as table:
         options = {"encoder": place, "items": source, "split": split, "out": path, **opening}
         write_section(path / SETTINGS, ["index"], options)
         if len(table) < len(items):
             output.say("index the items, with a picture of each")
-            Indexing(table, encoder, items, [source, split], True).run(STORED, device, output)
+            work = ResumableIndexing(table, encoder, items, [source, split], pictures=True)
+            if work.done:
+                output.say(f"going on after {work.done:,} of {count(len(items), 'item')}")
+            work.run(STORED, device, output.progress)
         return len(table)
 
 

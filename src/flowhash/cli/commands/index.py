@@ -25,10 +25,10 @@ from flowhash.data import NAMED
 from flowhash.errors import InputError, StorageError
 
 if TYPE_CHECKING:
-    from flowhash.cli.indexing import Indexing
     from flowhash.data import Collection
     from flowhash.encoder import Encoder
     from flowhash.engines import BrowsedEngine
+    from flowhash.indexing import ResumableIndexing
 
 LOOKED_UP = 1000  # names that are looked for at once
 
@@ -97,7 +97,7 @@ def index(
     ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
     batch: Annotated[
-        int, typer.Option(min=1, help="Items after which it is noted how far that is.")
+        int, typer.Option(min=1, help="Items that are stored at once, 500 at the most.")
     ] = 5000,
     device: options.Device = "auto",
     config: options.Config = None,
@@ -110,7 +110,7 @@ def index(
     disk before the next begins. Ctrl-C stops it; the same command goes on
     where it stopped. The table remembers its encoder: search and serve need no other word.
     """
-    from flowhash.cli.indexing import Indexing, TableChoices, open_table
+    from flowhash.indexing import ResumableIndexing, TableChoices, open_table
 
     output = Output(quiet, as_json)
     place = _chosen_place(context, out, to, distribute)
@@ -124,7 +124,7 @@ def index(
     with open_table(place, loaded, collection, choices) as table:
         before = len(table)
         words = [str(_whole(items)), split, repr(sorted(opening.items(), key=str))]
-        work = Indexing(table, loaded, collection, words, pictures, device, again)
+        work = ResumableIndexing(table, loaded, collection, words, pictures, again)
         if work.finished:
             _was_there(output, items, place, table)
             return
@@ -177,9 +177,11 @@ def _is_typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _save(context: typer.Context, work: Indexing, out: str | Path, run: Path, source: str) -> None:
+def _save(
+    context: typer.Context, work: ResumableIndexing, out: str | Path, run: Path, source: str
+) -> None:
     """Note what ``search`` needs to know, and how this command runs again."""
-    from flowhash.cli.indexing import SETTINGS
+    from flowhash.indexing import SETTINGS
 
     folder = encoder_folder(run)
     if isinstance(out, Path):
@@ -194,18 +196,22 @@ def _save(context: typer.Context, work: Indexing, out: str | Path, run: Path, so
         )
 
 
-def _added(work: Indexing, out: str | Path, batch: int, device: str, output: Output) -> int:
+def _added(
+    work: ResumableIndexing, out: str | Path, batch: int, device: str, output: Output
+) -> int:
     """Add what is left; how many items that was. Stopped, or with a lost server, it says so."""
     total = count(len(work.collection), "item")
+    if work.done:
+        output.say(f"going on after {work.done:,} of {total}")
     try:
         with stoppable(
-            lambda: f"{work.stored:,} of {total} are in {shown(out)}, the same command goes on"
+            lambda: f"{work.done:,} of {total} are in {shown(out)}, the same command goes on"
         ):
-            return work.run(batch, device, output)
+            return work.run(batch, device, output.progress)
     except StorageError as error:
         if isinstance(out, Path):
             raise
-        raise and_goes_on(error, work.stored, len(work.collection)) from error
+        raise and_goes_on(error, work.done, len(work.collection)) from error
 
 
 def _was_there(output: Output, source: str, out: str | Path, table: BrowsedEngine) -> None:
@@ -264,7 +270,7 @@ def _opened(
     return found
 
 
-def _refuse_other_source(work: Indexing, source: str, out: str | Path) -> None:
+def _refuse_other_source(work: ResumableIndexing, source: str, out: str | Path) -> None:
     """Two folders may have files of one name: the second must not replace the first unasked."""
     earlier = work.notes.settings().get("items")
     if not work.names or earlier in (None, str(_whole(source))):

@@ -12,9 +12,9 @@ import typer
 
 from flowhash import engines
 from flowhash.cli import options
-from flowhash.cli.config_file import read_text
 from flowhash.cli.locations import encoder_folder, place_of
 from flowhash.errors import InputError
+from flowhash.settings_file import read_text
 
 LIMITS = "Limits"
 VARIABLE = "FLOWHASH_API_KEY"
@@ -116,10 +116,10 @@ def serve(
 
 def _own_encoder(place: str | Path) -> Path | None:
     """The encoder that made a table; None where nothing says so, or it is not there any more."""
-    from flowhash.cli.notes import LostEncoderError, Notes, own_encoder
+    from flowhash.indexing import LostEncoderError, TableNotes, own_encoder
 
     with engines.open_any(place) as table:
-        settings = Notes(table).settings()
+        settings = TableNotes(table).settings()
     try:
         return own_encoder(settings, place, None)
     except LostEncoderError as error:  # a node that only searches: by id or embedding

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,8 +188,13 @@ class Folder:
         deleted = DeletedFile(name, part.segment.rows - part.live, len(data), zlib.crc32(data))
         return Part(part.segment, part.alive, part.live, replace(part.file, deleted=deleted))
 
-    def commit(self, state: State) -> None:
-        """Make a state the table's, durably; then remove what it does not need any more."""
+    def commit(self, state: State, notes: dict[str, Any] | None = None) -> None:
+        """Make a state the table's, durably; then remove what it does not need any more.
+
+        Args:
+            state: what the table is from now on.
+            notes: all of them, in the same step; None leaves them as they are.
+        """
         files = tuple(part.file for part in state.parts if part.file is not None)
         # A generation that was tried may be on disk although nobody could see that, and readers may
         # know it: it never comes again.
@@ -199,6 +204,7 @@ class Folder:
             generation=self._attempted,
             next_id=state.next_id,
             segments=files,
+            notes=self.manifest.notes if notes is None else notes,
         )
         missing = [name for name in changed.files() if not (self.path / name).exists()]
         if missing:
