@@ -1,17 +1,14 @@
-"""Hypothesis profiles (the same examples every time, no deadline, since kernels compile), bars that
-no other test has silenced, commands that say nothing of compiling, and a PostgreSQL that all tests
-share."""
+"""Hypothesis profiles (the same examples every time, no deadline, since kernels compile),
+commands that say nothing of compiling, and a PostgreSQL that all tests share."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from flowhash import progress_bars as bars
 from tests.engines.servers import Postgres, postgres_place, removed
 
 settings.register_profile(
@@ -24,14 +21,6 @@ settings.register_profile(
 settings.load_profile("flowhash")
 # Commands that tests start say the same whether or not their kernels are compiled already.
 os.environ["FLOWHASH_QUIET"] = "1"
-
-
-@pytest.fixture(autouse=True)
-def loud() -> Iterator[None]:
-    """``--quiet`` holds for a whole process, which here is all tests: take it back after each."""
-    yield
-    bars._silent = False
-    logging.getLogger("flowhash.compile").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -15,7 +16,7 @@ import numba
 import pytest
 from numba.core import event
 
-from flowhash import progress_bars as bars
+from flowhash.cli.output import without_notices
 from flowhash.compile import Notice
 
 WORDS = "compiles some of its kernels, each once, at its first use: all of them take 40 to 60 s"
@@ -87,16 +88,20 @@ def test_can_be_silenced(
     tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch, way: str,
 ) -> None:  # fmt: skip
-    if way == "variable":
-        monkeypatch.setenv("FLOWHASH_QUIET", "1")
-    elif way == "quiet":
-        bars.silence()
-    else:
-        logging.getLogger("flowhash.compile").setLevel("ERROR")
+    log = logging.getLogger("flowhash.compile")
     path = tmp_path / "sample.py"
     path.write_text("import numba\ntwice = numba.njit(lambda number: 2 * number)\n")
-    assert module_of(path).twice(1) == 2
-    assert not caplog.records
+    with contextlib.ExitStack() as stack:
+        if way == "variable":
+            monkeypatch.setenv("FLOWHASH_QUIET", "1")
+        elif way == "quiet":
+            stack.enter_context(without_notices())
+        else:
+            stack.callback(log.setLevel, log.level)
+            log.setLevel("ERROR")
+        assert module_of(path).twice(1) == 2
+        assert not caplog.records
+    assert log.level == logging.NOTSET
 
 
 @pytest.mark.slow

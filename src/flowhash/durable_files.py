@@ -1,4 +1,6 @@
-"""Files that are whole or not there: replaced in one step, flushed, locked, and swept up after.
+"""Files and folders that are whole or not there: put in their place in one step, flushed, locked.
+
+What a killed process has left of them, the next one removes.
 
 The lock is our own, not filelock's: that one unlocks when its object is collected, also in a forked
 child, which would take the lock from its parent; and a file that is written here is locked before
@@ -11,12 +13,13 @@ import contextlib
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from flowhash.errors import LockedTableError, StorageError
+from flowhash.errors import Advice, InputError, LockedTableError, StorageError
 
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
@@ -128,9 +131,7 @@ def take_lock(path: Path) -> IO[bytes]:
     """Take the writer's lock; the system releases it when the process ends, however it ends."""
     with naming(path / LOCK):
         if not path.is_dir():
-            raise StorageError(
-                f"{path} is not a folder; use HashTable.create to make a table there"
-            )
+            raise StorageError(f"{path} is not a folder; expected a table.", advice=Advice.CREATE)
         try:
             import fcntl  # noqa: F401
         except ImportError as error:  # Windows
@@ -141,8 +142,8 @@ def take_lock(path: Path) -> IO[bytes]:
         file = hold_lock(path / LOCK)
         if file is None:
             raise LockedTableError(
-                f"{path} is being written by another process or object; a table has one writer. "
-                'Close that one, or open this one with mode="r"'
+                f"{path} is being written by another process or object; a table has one writer.",
+                advice=Advice.ONE_WRITER,
             )
     return file
 
@@ -218,3 +219,99 @@ def replace_file(path: Path, content: bytes) -> None:
         remove_strays(path)
         with atomic_file(path) as file:
             file.write(content)
+
+
+MADE = "table"  # in a folder aside, what is made
+
+
+@contextlib.contextmanager
+def folder_aside(folder: Path) -> Iterator[Path]:
+    """A place to make ``folder``; beside it, so that renaming it is one step.
+
+    What a killed command has left there is removed first. Its lock tells: the system gives it back
+    when a process ends, however it ends, and nobody else's is taken for that.
+
+    Args:
+        folder: what is made; the folder above it is made, too.
+    """
+    beginning = f".{folder.name}.copy-"
+    ours = re.compile(re.escape(beginning) + "[0-9a-f]{8}")
+    with naming(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for entry in folder.parent.iterdir():
+            if ours.fullmatch(entry.name):
+                with contextlib.suppress(OSError):  # somebody else's, or gone meanwhile
+                    _remove_dead(entry)
+        place, lock = _locked(folder.parent, beginning)
+    try:
+        yield place / MADE
+    finally:
+        _remove(place, lock)
+
+
+def _locked(parent: Path, beginning: str) -> tuple[Path, IO[bytes]]:
+    """A new folder that is ours for as long as its lock is held."""
+    while True:
+        place = parent / f"{beginning}{secrets.token_hex(4)}"
+        place.mkdir(mode=0o700)
+        # Without a lock yet, it looks like a dead one to others, who may remove it.
+        try:
+            lock = take_lock(place)
+        except LockedTableError:
+            continue
+        except StorageError:
+            if place.exists():
+                raise
+            continue
+        if _is_at(place / LOCK, lock):
+            return place, lock
+        lock.close()
+
+
+def _is_at(path: Path, lock: IO[bytes]) -> bool:
+    """Whether a path still leads to the file that is locked, and not to a later one."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(lock.fileno()))
+    except OSError:
+        return False
+
+
+def _remove_dead(place: Path) -> None:
+    """Remove a folder of :func:`folder_aside` whose process is gone; nothing else."""
+    if place.is_symlink() or not place.is_dir():
+        return
+    names = {entry.name for entry in place.iterdir()}
+    if not names:  # killed before it had a lock, or after that was removed
+        with contextlib.suppress(OSError):
+            place.rmdir()
+    elif LOCK in names <= {LOCK, MADE}:
+        with contextlib.suppress(StorageError):
+            _remove(place, take_lock(place))
+
+
+def _remove(place: Path, lock: IO[bytes]) -> None:
+    """The lock last: killed in between, this leaves what the next one knows for dead."""
+    shutil.rmtree(place / MADE, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        if not (place / MADE).exists():  # else, where a part of it stays, the next one tries again
+            (place / LOCK).unlink(missing_ok=True)
+            place.rmdir()
+    lock.close()
+
+
+def put_folder(made: Path, folder: Path) -> None:
+    """Give a folder its name, durably, unless somebody made one of this name meanwhile.
+
+    Raises:
+        InputError: somebody did.
+    """
+    try:
+        made.replace(folder)
+    except OSError as error:
+        if not folder.exists():
+            raise
+        raise InputError(
+            f"{folder} was made by somebody else meanwhile, and is left as it is; give another "
+            "folder"
+        ) from error
+    flush_folder(folder.parent)

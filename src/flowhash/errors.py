@@ -1,10 +1,56 @@
-"""What FlowHash raises. Every message says what came, what was expected and what to do."""
+"""What FlowHash raises. Every message says what came, what was expected and what to do.
+
+What to do may be called otherwise by who asked: a caller of the library gives ``download=True``, a
+user of the command ``--download``. Such an error carries it beside its words, at whose end it
+stands; a surface with names of its own says the words and then its own name.
+"""
 
 from __future__ import annotations
 
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument to give, or to leave out.
+
+    Attributes:
+        name: as the library has it.
+        value: as Python writes it; ``...`` stands for the caller's own, empty for none.
+        call: in which it is given, with ``{}`` in its place.
+    """
+
+    name: str
+    value: str = ""
+    call: str = "{}"
+
+    def __str__(self) -> str:
+        return self.call.format(f"{self.name}={self.value}")
+
+
+class Advice(enum.Enum):
+    """What to do about a table that is not there, or that others have; the value is for Python."""
+
+    CREATE = "Use HashTable.create to make one"
+    NEW_FOLDER = "give a new or empty folder, or use HashTable.open for a table that is there"
+    ONE_WRITER = 'Close that one, or open this one with mode="r"'
+
+    def __str__(self) -> str:
+        return self.value
+
 
 class InputError(ValueError):
-    """An argument cannot be used as it is."""
+    """An argument cannot be used as it is.
+
+    Args:
+        words: of the message.
+        argument: that mends it; the message ends with it.
+    """
+
+    def __init__(self, words: str, argument: Argument | None = None) -> None:
+        super().__init__(words if argument is None else f"{words} {argument}")
+        self.words, self.remedy = words, argument
 
 
 class MissingExtraError(ImportError):
@@ -20,7 +66,18 @@ class TrainingError(RuntimeError):
 
 
 class StorageError(OSError):
-    """A stored table cannot be read or written; the message names the file."""
+    """A stored table cannot be read or written; the message names the file.
+
+    Args:
+        *facts: the words of the message; or the system's number of the error, and the words.
+        advice: what to do; the message ends with it.
+    """
+
+    def __init__(self, *facts: object, advice: Advice | None = None) -> None:
+        *number, words = facts
+        super().__init__(*number, words if advice is None else f"{words} {advice}")
+        # Without the number that the system gives to it.
+        self.words, self.remedy = str(words), advice
 
 
 class DamagedFileError(StorageError):
@@ -35,6 +92,10 @@ class DamagedFileError(StorageError):
 
 class LockedTableError(StorageError):
     """Another process, or another object of this one, is writing to the table."""
+
+
+class ChangedNotesError(StorageError):
+    """A note of a table is not what the caller knows of it: somebody else has changed it."""
 
 
 class ForbiddenError(StorageError):

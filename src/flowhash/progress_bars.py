@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -17,14 +16,6 @@ Several = TypeVar("Several", bound=Sized)
 
 PATIENCE = 2.0  # seconds of work before a bar appears
 PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
-_silent = False
-
-
-def silence() -> None:
-    """No bars in this process any more, and no word of compiling: what ``--quiet`` asks for."""
-    global _silent
-    _silent = True
-    logging.getLogger("flowhash.compile").setLevel(logging.ERROR)  # numba need not be loaded
 
 
 def make_bar(*columns: str, fact: str | None = None) -> Any:
@@ -34,7 +25,7 @@ def make_bar(*columns: str, fact: str | None = None) -> Any:
         columns: names of rich's columns, between the bar and the time left.
         fact: a format for the task's own fields, shown beside them.
     """
-    if _silent or not sys.stderr.isatty():
+    if not sys.stderr.isatty():
         return None
     try:
         bars: Any = require("rich.progress", "cli")
@@ -49,9 +40,11 @@ def make_bar(*columns: str, fact: str | None = None) -> Any:
 
 
 @contextlib.contextmanager
-def bytes_bar(what: str, done: int, total: int | None) -> Iterator[Callable[[int], None]]:
+def bytes_bar(
+    what: str, done: int, total: int | None, show: bool = True
+) -> Iterator[Callable[[int], None]]:
     """A bar for bytes; yields what to call with the number of new ones."""
-    bar = make_bar("DownloadColumn", "TransferSpeedColumn")
+    bar = make_bar("DownloadColumn", "TransferSpeedColumn") if show else None
     if bar is None:
         yield lambda count: None
         return
@@ -60,9 +53,9 @@ def bytes_bar(what: str, done: int, total: int | None) -> Iterator[Callable[[int
         yield lambda count: bar.advance(task, count)
 
 
-def tracked(parts: Iterable[Part], what: str, total: int) -> Iterator[Part]:
+def tracked(parts: Iterable[Part], what: str, total: int, show: bool = True) -> Iterator[Part]:
     """``parts``, with a bar where they take longer than two seconds."""
-    began = time.monotonic()
+    began = time.monotonic() if show else float("inf")
     bar, task = None, None
     with contextlib.ExitStack() as stack:
         for done, part in enumerate(parts):
@@ -88,7 +81,7 @@ def shown(parts: Iterator[Several], what: str, total: int | None, show: bool) ->
     if show:
         bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s")
     if bar is None:
-        yield from _told(parts, what, total) if show and not _silent else parts
+        yield from _told(parts, what, total) if show else parts
         return
     with bar:
         task = bar.add_task(what, total=total, rate=0.0)

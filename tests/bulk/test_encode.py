@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,8 @@ from PIL import Image
 
 from flowhash.bulk import Choices, LocalRunner, Source, TableChoices, encode, index
 from flowhash.bulk.parquet_columns import read_head
-from flowhash.cli import bulk as cli
 from flowhash.cli.app import _code
-from flowhash.cli.reply import Reply
+from flowhash.cli.commands import bulk as cli
 from flowhash.data import open_collection
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
@@ -234,16 +234,12 @@ def test_a_worker_takes_a_gpu_where_it_encodes_on_one(
 
     monkeypatch.setattr("flowhash.bulk.encode", stop)
     make("mlp").create_table(tmp_path / "table").close()
-    running, reply = cli.Running(ray, None, False, None), Reply(True, False)
+    context: Any = SimpleNamespace(params={})
     items, out, encoder = str(vectors / "items.npz"), tmp_path / "out", vectors / "encoder"
     with pytest.raises(StorageError, match=expected[0]):
-        cli.search(
-            tmp_path / "table", items, out, 3, None, encoder, device, "train", {}, running, reply
-        )
-    context: Any = None
-    choices = Choices(device=device)
+        cli.search(context, tmp_path / "table", items, out, encoder=encoder, device=device, ray=ray)
     with pytest.raises(StorageError, match=expected[0]):
-        cli.encode(context, encoder, Source(items), out, choices, running, reply)
+        cli.encode(context, encoder, items, out, device=device, ray=ray)
     assert asked == ([expected[1]] * 2 if ray else [])
 
 

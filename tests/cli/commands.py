@@ -17,11 +17,7 @@ from pathlib import Path
 COMMAND = str(Path(sys.executable).with_name("flowhash"))
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "100"}
 READY = multiprocessing.get_context("forkserver")
-READY.set_forkserver_preload(
-    ["flowhash.cli.app", "flowhash.evaluate", "flowhash.learn.train_encoder", "flowhash.engines",
-     "flowhash.cli.demo", "flowhash.cli.fit", "flowhash.cli.index", "flowhash.cli.search",
-     "sklearn.datasets", "ortools.graph.python.min_cost_flow", "rich.progress"]
-)  # fmt: skip
+READY.set_forkserver_preload(["tests.cli.loaded_rooms"])
 
 
 def run(

@@ -13,8 +13,8 @@ import pytest
 
 from flowhash import Encoder, HashTable
 from flowhash.cli.app import _code
-from flowhash.cli.config import MOST, read_text, toml
 from flowhash.errors import InputError
+from flowhash.settings_file import MOST, read_text, toml
 from tests.cli.commands import COMMAND, run
 
 

@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowhash.cli import fetching
 from flowhash.cli.app import _code
-from flowhash.cli.aside import aside
-from flowhash.durable_files import LOCK
+from flowhash.durable_files import LOCK, folder_aside as aside, put_folder
 from flowhash.engines import create_engine
+from flowhash.errors import InputError
 from flowhash.table import HashTable
 from tests.cli.commands import COMMAND
 
 # Copies, and says so in the middle: its items have come, and are not compared yet.
 SLOW = """
 import sys, time
-from flowhash.cli import fetching, main
+from flowhash.cli import main
+from flowhash.cli.commands import copy
 def wait(*_):
     print("begun", flush=True)
     time.sleep(1000)
-fetching._refuse_mixture = wait
+copy._refuse_mixture = wait
 main(sys.argv[1:])
 """
 
@@ -97,8 +97,8 @@ def test_what_a_living_copy_makes_is_left_alone(
         # The other one was first.
         assert _code(["copy", address, str(back), "-q"]) == 0
         (made / "file").touch()
-        with pytest.raises(fetching.InputError, match="made by somebody else meanwhile"):
-            fetching._put(made, back)
+        with pytest.raises(InputError, match="made by somebody else meanwhile"):
+            put_folder(made, back)
     assert [path.name for path in back.parent.iterdir()] == ["back.table"]
     assert capsys.readouterr().err == ""
 
@@ -161,7 +161,7 @@ def test_what_is_not_quite_ours_is_left_alone(
         assert not dead.exists()
         dead.mkdir()
         # One of another user, whose folder we may not look into, holds nobody up.
-        patched.setattr("flowhash.cli.aside._remove_dead", refused)
+        patched.setattr("flowhash.durable_files._remove_dead", refused)
         with aside(back):
             assert dead.exists()
     assert hidden(back) == sorted(other.name for other in [*others, dead])

@@ -22,11 +22,11 @@ import pytest
 from PIL import Image
 
 from flowhash.cli.app import _code
-from flowhash.cli.indexing import Indexing, TableChoices, open_table
-from flowhash.cli.search import conditions
+from flowhash.cli.commands.search import conditions
 from flowhash.data import open_collection
 from flowhash.engines import copy, create_engine, hidden, open_any, open_engine
 from flowhash.errors import InputError
+from flowhash.indexing import ResumableIndexing, TableChoices, open_table
 from flowhash.table import HashTable
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
@@ -173,24 +173,18 @@ def test_what_does_not_fit_is_refused(vectors: Path, address: str, flowhash: Com
     assert names_in(address) == rows(40, "plain.npy")
 
 
-def half_indexed(folder: Path, place: str, count: int, noted: bool) -> None:
-    """Index some of the items, then stop, before or after the journal knows of them."""
+def half_indexed(folder: Path, place: str, count: int) -> None:
+    """Index some of the items, then stop."""
     encoder, items = make("mlp"), open_collection(folder / "items.npz")
     with open_table(place, encoder, items, TableChoices(None, True, None, None)) as table:
         source = [str((folder / "items.npz").resolve()), "train", "[]"]
-        work = Indexing(table, encoder, items, source, True)
-        work._note()
-        next(work._parts(0, count, "cpu"))
-        if noted:
-            work.done = count
-            work._note()
+        next(ResumableIndexing(table, encoder, items, source, True)._parts(count, "cpu"))
 
 
-@pytest.mark.parametrize("noted", [False, True])
-def test_a_kill_doubles_nothing_and_loses_nothing(
-    vectors: Path, address: str, flowhash: Command, noted: bool
+def test_a_stop_doubles_nothing_and_loses_nothing(
+    vectors: Path, address: str, flowhash: Command
 ) -> None:
-    half_indexed(vectors, address, 120, noted)
+    half_indexed(vectors, address, 120)
     with open_engine(address, "r+") as engine:  # somebody else, meanwhile
         engine.add([[0, 1]], np.ones((1, engine.dim)), payloads=[{"name": "of others"}])
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", address)
@@ -201,22 +195,22 @@ def test_a_kill_doubles_nothing_and_loses_nothing(
 
 
 def stop_after_first(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """Press Ctrl-C before the first batch, before the journal knows of it, or after."""
-    original = Indexing._parts
+    """Press Ctrl-C before the first batch, after it, or when it was seen."""
+    original = ResumableIndexing._parts
 
-    def stopping(self: Indexing, start: int, batch: int, device: str) -> Iterator[Any]:
-        parts = original(self, start, batch, device)
+    def stopping(self: ResumableIndexing, size: int, device: str) -> Iterator[Any]:
+        parts = original(self, size, device)
         if when != "before":
             part = next(parts)
-            if when == "noted":
+            if when == "seen":
                 yield part
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Indexing, "_parts", stopping)
+    monkeypatch.setattr(ResumableIndexing, "_parts", stopping)
 
 
 @pytest.mark.parametrize("alike", [False, True], ids=["other rows", "a copy"])
-@pytest.mark.parametrize("when", ["before", "stored", "noted"])
+@pytest.mark.parametrize("when", ["before", "stored", "seen"])
 @pytest.mark.parametrize("where", ["address", "folder"])
 def test_rows_of_a_file_of_the_same_name_are_not_taken_for_ours(
     vectors: Path, address: str, tmp_path: Path, flowhash: Command, when: str, alike: bool,
@@ -251,11 +245,9 @@ def test_rows_of_a_file_of_the_same_name_are_not_taken_for_ours(
         assert "was indexed before" in flowhash(*words).out
 
 
-def test_what_is_in_doubt_is_found_behind_a_wide_gap(
-    vectors: Path, address: str, flowhash: Command
-) -> None:
+def test_ids_of_others_leave_a_wide_gap(vectors: Path, address: str, flowhash: Command) -> None:
     """Somebody gives an id of their own: not every number up to it is looked for."""
-    half_indexed(vectors, address, 120, noted=False)
+    half_indexed(vectors, address, 120)
     with open_engine(address, "r+") as engine:
         engine.add([[0, 1]], np.ones((1, engine.dim)), [1 << 60], [{"name": "of others"}])
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", address)
@@ -267,15 +259,15 @@ def test_others_may_add_at_the_same_time(
     vectors: Path, postgres_address: str, flowhash: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two batches of ours: an id of theirs is never taken for one of ours."""
-    parts = Indexing._parts
+    parts = ResumableIndexing._parts
 
-    def with_others(self: Indexing, start: int, batch: int, device: str) -> Iterator[Any]:
-        for part in parts(self, start, batch, device):
+    def with_others(self: ResumableIndexing, size: int, device: str) -> Iterator[Any]:
+        for part in parts(self, size, device):
             with open_engine(postgres_address, "r+") as engine:
                 engine.add([[0, 1]], np.ones((1, engine.dim)), payloads=[{"name": "of others"}])
             yield part
 
-    monkeypatch.setattr(Indexing, "_parts", with_others)
+    monkeypatch.setattr(ResumableIndexing, "_parts", with_others)
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", postgres_address)
     assert flowhash(*start, "--batch", 100, "-q").code == 0
     assert names_in(postgres_address) == sorted([*rows(), *["of others"] * 3])
@@ -390,7 +382,7 @@ def test_a_copy_is_the_table(
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object]) -> None:
     """Something happens once, after the first items of a copy into a folder have come."""
-    fetching = importlib.import_module("flowhash.cli.fetching")
+    fetching = importlib.import_module("flowhash.cli.commands.copy")
     original, happened = fetching._checksum, []
 
     def checksum(batch: Any) -> int:
@@ -436,7 +428,7 @@ def test_a_journal_that_goes_on_while_its_table_is_fetched(
     """The copy must not say that items are there which came after its snapshot."""
     start = ("index", vectors / "encoder", vectors / "items.npz", "--batch", 100)
     with pytest.MonkeyPatch.context() as patch:
-        stop_after_first(patch, "noted")
+        stop_after_first(patch, "seen")
         assert flowhash(*start, "--to", postgres_address, "-q").code == 130
     words = [str(word) for word in (*start, "--to", postgres_address, "-q")]
     meanwhile(monkeypatch, lambda: _code(words))
@@ -612,15 +604,15 @@ def test_a_server_lost_while_indexing(
     vectors: Path, own_server: Server, flowhash: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = own_server.guarded(table="lost")
-    original, batches = Indexing._note, []
+    original, batches = ResumableIndexing._add, list[Any]()
 
-    def killing(self: Indexing) -> None:
-        batches.append(self.done)
-        if len(batches) == 3:  # the second batch is stored, and nobody has noted it
+    def killing(self: ResumableIndexing, places: Any, device: str) -> None:
+        if len(batches) == 2:
             own_server.kill()
-        original(self)
+        batches.append(places)
+        original(self, places, device)
 
-    monkeypatch.setattr(Indexing, "_note", killing)
+    monkeypatch.setattr(ResumableIndexing, "_add", killing)
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", place, "--batch", 100)
     try:
         flowhash(*start, "-q").mistake("at least 200 of 300 items are stored, the same command")
@@ -636,11 +628,11 @@ def test_a_server_lost_while_indexing(
 def test_what_is_stored_in_the_middle_of_a_batch(
     vectors: Path, own_server: Server, flowhash: Command, how: str
 ) -> None:
-    """The journal knows nothing of it yet, but the user hears of it."""
+    """It is noted with the items, and the user hears of it."""
     place = own_server.guarded(table=f"middle_{how}")
-    original, added = Indexing._add, list[Any]()
+    original, added = ResumableIndexing._add, list[Any]()
 
-    def ending(self: Indexing, places: Any, device: str) -> Any:
+    def ending(self: ResumableIndexing, places: Any, device: str) -> Any:
         if len(added) == 3 and how == "stopped":
             raise KeyboardInterrupt
         if len(added) == 3:
@@ -650,8 +642,8 @@ def test_what_is_stored_in_the_middle_of_a_batch(
 
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", place)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowhash.cli.indexing.AT_ONCE", 50)
-        patch.setattr(Indexing, "_add", ending)
+        patch.setattr("flowhash.indexing.resumable_indexing.AT_ONCE", 50)
+        patch.setattr(ResumableIndexing, "_add", ending)
         try:
             said = flowhash(*start, "-q")
         finally:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flowhash.cli.app import app, run
-from flowhash.cli.places import TAKE_ADDRESSES, PlacesCommand
+from flowhash.cli.app import GuardedCommand, SubCommands, run
+from flowhash.cli.locations import TAKE_ADDRESSES
 
 ADDRESS = "postgresql://me:Sekret99@127.0.0.1:1/shop?table=x"
 FOLDER = "is an address; expected a folder or a file"
@@ -129,11 +129,13 @@ def test_what_is_not_known_is_not_repeated(
 
 
 def test_every_command_looks() -> None:
-    groups = [group.typer_instance for group in app.registered_groups]
-    everything = [app, *(group for group in groups if group is not None)]
-    commands = [command for one in everything for command in one.registered_commands]
+    commands = [
+        command
+        for one in SubCommands().values()
+        for command in getattr(one, "commands", {"": one}).values()
+    ]
     assert len(commands) > 15
-    assert all(command.cls is PlacesCommand for command in commands)
+    assert all(type(command) is GuardedCommand for command in commands)
     assert {name.split()[0] for name in TAKE_ADDRESSES} == {
         "index", "search", "serve", "copy", "table"
     }  # fmt: skip

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,10 @@ import pytest
 from PIL import Image
 
 from flowhash import HashTable
-from flowhash.cli.indexing import Indexing, TableChoices, open_table
 from flowhash.data import open_collection
 from flowhash.data.item_payloads import picture_of
-from flowhash.errors import DamagedFileError
+from flowhash.errors import DamagedFileError, StorageError
+from flowhash.indexing import ResumableIndexing, TableChoices, TableNotes, open_table
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 
@@ -148,6 +149,16 @@ def test_images_of_a_folder_keep_name_class_and_picture(images: Path, tmp_path: 
     assert first["distance"] < 1e-6
 
 
+def noted(out: Path) -> int:
+    """How far the source of a table is."""
+    try:
+        with HashTable.open(out) as table:
+            sources = TableNotes(table).sources()
+    except StorageError:  # there is none yet
+        return 0
+    return max((source["done"] for source in sources.values()), default=0)
+
+
 def test_an_interrupt_leaves_what_resumes(vectors: Path, tmp_path: Path) -> None:
     values = np.random.default_rng(1).normal(size=(6000, DIM)).astype(np.float32)
     (tmp_path / "encoder").symlink_to(vectors / "encoder")
@@ -157,10 +168,7 @@ def test_an_interrupt_leaves_what_resumes(vectors: Path, tmp_path: Path) -> None
     process = subprocess.Popen(
         start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
-    while process.poll() is None:
-        journals = list(out.glob("index-*.json"))
-        if journals and json.loads(journals[0].read_text())["done"] >= 50:
-            break
+    while process.poll() is None and noted(out) < 50:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
@@ -178,22 +186,17 @@ def test_an_interrupt_leaves_what_resumes(vectors: Path, tmp_path: Path) -> None
         np.testing.assert_allclose(table[item].embedding, encoded.embeddings[row], rtol=1e-5)
 
 
-def half_indexed(folder: Path, out: Path, rows: int, noted: bool = True) -> None:
-    """Index ``rows`` of the 300 items, then stop, before or after the journal knows of them."""
+def half_indexed(folder: Path, out: Path, rows: int) -> None:
+    """Index ``rows`` of the 300 items, then stop."""
     encoder, items = make("mlp"), open_collection(folder / "items.npz")
     with open_table(out, encoder, items, TableChoices(None, True, None, None)) as table:
         source = [str((folder / "items.npz").resolve()), "train", "[]"]
-        work = Indexing(table, encoder, items, source, True)
-        for part in work._parts(0, rows, "cpu"):
-            work._note()
-            work.done += len(part) if noted else 0
-            work._note()
-            break
+        next(ResumableIndexing(table, encoder, items, source, True)._parts(rows, "cpu"))
 
 
-def test_a_kill_between_table_and_journal_doubles_nothing(vectors: Path, tmp_path: Path) -> None:
+def test_a_stop_doubles_nothing(vectors: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.table"
-    half_indexed(vectors, out, 120, noted=False)
+    half_indexed(vectors, out, 120)
     done = run(*words(vectors, "items.npz", out, "--quiet", "--json"))
     facts = json.loads(done.stdout)
     assert (facts["added"], facts["items"]) == (180, 300)
@@ -226,18 +229,25 @@ def test_rows_indexed_again_are_not_doubled(vectors: Path, tmp_path: Path) -> No
 
 
 def test_a_damaged_journal_is_named(vectors: Path, tmp_path: Path) -> None:
-    """Taken for none, it would have all items stored a second time."""
+    """Taken for none, it would have all items stored a second time.
+
+    A journal is what earlier versions kept beside a table.
+    """
     out = tmp_path / "x.table"
     half_indexed(vectors, out, 100)
-    (journal,) = out.glob("index-*.json")
-    whole = journal.read_text()
-    record = json.loads(whole)
+    with HashTable.open(out, "r+") as table:
+        (name,) = table.notes()
+        table.note(name, None)
+    journal = out / f"{name}.json"
+    record = {"done": 100, "first": 0, "finished": False, "batch": 100, "ids": [[0, 99]]}
+    record["crc32"] = zlib.crc32(json.dumps(record, sort_keys=True).encode())
+    whole = json.dumps(record)
     encoder, items = make("mlp"), open_collection(vectors / "items.npz")
     source = [str((vectors / "items.npz").resolve()), "train", "[]"]
 
-    def indexing(again: bool = False) -> Indexing:
+    def indexing(again: bool = False) -> ResumableIndexing:
         with HashTable.open(out, "r+") as table:
-            return Indexing(table, encoder, items, source, True, "cpu", again)
+            return ResumableIndexing(table, encoder, items, source, True, again)
 
     changed = {"done": 0, "first": 7, "batch": 3, "ids": [[0, 9]], "finished": True, "more": 1}
     texts = [whole[:cut] for cut in range(0, len(whole), 5)] + [
@@ -273,16 +283,22 @@ def test_a_damaged_journal_is_named(vectors: Path, tmp_path: Path) -> None:
     assert run(COMMAND, "copy", str(out), f"qdrant+local://{tmp_path}/q").returncode == 1
     assert run(*words(vectors, "items.npz", out, "--quiet", "--again")).returncode == 0
     assert len(HashTable.open(out)) == 400
-    assert json.loads(journal.read_text())["finished"]
+    assert not journal.exists()  # the table has a note of its own by now
+    assert noted(out) == 300
 
 
 def test_the_journal_of_another_source_is_damaged(vectors: Path, tmp_path: Path) -> None:
-    """What it knew as its own could be taken for the items that are looked for."""
+    """Nothing is looked for any more that could be taken for its items; it is named by a copy."""
     out = tmp_path / "x.table"
     half_indexed(vectors, out, 100)
-    (out / "index-0123456789abcdef.json").write_text('{"done": 3')
-    with pytest.raises(DamagedFileError, match=r"index-0123456789abcdef\.json is damaged"):
-        half_indexed(vectors, out, 100)
+    journal = out / "index-0123456789abcdef.json"
+    journal.write_text('{"done": 3')
+    assert run(*words(vectors, "items.npz", out, "--quiet")).returncode == 0
+    assert len(HashTable.open(out)) == 300
+    assert journal.read_text() == '{"done": 3'
+    wrong = run(COMMAND, "copy", str(out), f"qdrant+local://{tmp_path}/q")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
+    assert str(journal) in wrong.stderr
 
 
 def test_a_folder_that_changed_is_not_gone_on_with(images: Path, tmp_path: Path) -> None:
@@ -292,10 +308,7 @@ def test_a_folder_that_changed_is_not_gone_on_with(images: Path, tmp_path: Path)
     items = open_collection(tmp_path / "pictures", size=encoder.preprocessing.size)
     with open_table(out, encoder, items, TableChoices(None, False, None, None)) as table:
         source = [str((tmp_path / "pictures").resolve()), "train", "[]"]
-        work = Indexing(table, encoder, items, source, False)
-        next(work._parts(0, 20, "cpu"))
-        work.done = 20
-        work._note()
+        next(ResumableIndexing(table, encoder, items, source, False)._parts(20, "cpu"))
     (tmp_path / "pictures" / "loose.jpg").rename(tmp_path / "pictures" / "cats" / "00.jpg")
     assert run(*words(tmp_path, "pictures", out, "--quiet")).returncode == 0
     assert "cats/00.jpg" in HashTable.open(out)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowhash.engines import BrowsedEngine, Engine, RemoteEngine
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import ChangedNotesError, InputError, StorageError
 from tests.engines.pairs import METRICS, Make, Pair, bits
 from tests.table.test_search import make_codes, whole_numbers
 from tests.table.test_table import ADDS, SEARCHES
@@ -608,8 +608,38 @@ def test_a_reader_changes_nothing(make_remote: Make) -> None:
     pair.search([[0, 1, 2, 3, 4]], [[0, 0]], 4)
 
 
-def test_notes_are_kept(make_remote: Make) -> None:
-    pair = prepared(make_remote)
+def test_notes_come_with_items(make: Make) -> None:
+    """With all of them or with none; what is expected of a note is looked at first."""
+    pair = prepared(make)
+    engine, count = pair.engine, len(pair.engine)
+    engine.add([[0, 1]], [[1, 2]], [50], notes={"one": {"done": 1}, "two": [2]})
+    assert engine.notes() == {"one": {"done": 1}, "two": [2]}
+    for known in ({"one": None}, {"one": {"done": 2}}, {"three": 3}, {"two": [2], "one": 1}):
+        with pytest.raises(ChangedNotesError, match="was changed by somebody else"):
+            engine.add([[0, 1]], [[1, 2]], [51], notes={"one": 5}, expected_notes=known)
+    assert 51 not in engine
+    for wrong in (float("nan"), object(), "x" * 70_000, {}):
+        with pytest.raises(InputError, match="note"):
+            engine.add(
+                [[0, 1]], [[1, 2]], [51], notes={5 if wrong == {} else "one": wrong, "two": 3}
+            )
+    with pytest.raises(InputError):
+        engine.add([[0, 1]], [[1, float("inf")]], [51], notes={"one": 5})
+    assert (len(engine), engine.notes()) == (count + 1, {"one": {"done": 1}, "two": [2]})
+    known = {"one": {"done": 1}, "four": None}
+    engine.add([[0, 1]], [[1, 2]], [51], notes={"one": 1, "two": None}, expected_notes=known)
+    assert (len(engine), engine.notes()) == (count + 2, {"one": 1})
+    engine.delete([50])
+    engine.add(np.zeros((0, 2), int), np.zeros((0, 2)), notes={"none": 0})
+    with pytest.raises(ChangedNotesError):
+        engine.add(np.zeros((0, 2), int), np.zeros((0, 2)), expected_notes={"none": 1})
+    pair.reopen("r")
+    assert pair.engine.notes() == {"one": 1, "none": 0}
+    assert (51 in pair.engine, 50 in pair.engine) == (True, False)
+
+
+def test_notes_are_kept(make: Make) -> None:
+    pair = prepared(make)
     value = {"folder": "a/b", "list": [1, None, "ü'\""], "nul": "\0"}
     assert pair.engine.notes() == {}
     pair.engine.note("encoder", value)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import flowhash.cli.reproduce as command_room
+import flowhash.cli.commands.reproduce as command_room
 import flowhash.evaluate as evaluate_room
 from flowhash.cli import main
 from flowhash.data import Splits
@@ -200,8 +200,6 @@ def test_the_command_tells_what_was_said_of_unseen_classes(
     monkeypatch.setattr(command_room, "opened", lambda *given: pictures)
     assert reproduced(tmp_path, tmp_path / "out", "npairs", *words) == 130
     assert told == [expected]
-    plan = command_room.Plan(
-        "imagenet32", "npairs", "paper", 1, one_base=False, unseen=expected, figure=False
-    )
-    repeated = plan.command().split()
+    typed = command_room.repeating_command("imagenet32", "npairs", "paper", 1, False, expected)
+    repeated = typed.split()
     assert [word for word in repeated if "unseen" in word] == list(words)

@@ -21,7 +21,6 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from flowhash.cli.config import read_settings
 from flowhash.data import arrays, image_folder, open_collection
 from flowhash.data.files import array_files as data_files
 from flowhash.data.files.archives import cached_pickle, read_folder, read_tar, uncompressed
@@ -33,6 +32,7 @@ from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.learn.training.checkpoints import Checkpoints
 from flowhash.model_files import read_json, read_sealed, read_tensors, write_sealed
 from flowhash.regular_file import open_regular_file, read_regular_file
+from flowhash.settings_file import read_settings
 from tests.encoder.encoders import items_of, make
 from tests.forged.forgeries import deep, mirrored, npy_bytes, npy_head
 

@@ -31,7 +31,7 @@ def maker() -> ModuleType:
 
 
 def test_there_are_stored_tables() -> None:
-    assert NAMES == ["v1-int64", "v1-strings"]
+    assert NAMES == ["v1-int64", "v1-strings", "v2-notes"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -40,7 +40,9 @@ def test_a_stored_table_answers_as_ever(tmp_path: Path, name: str, mode: str) ->
     shutil.copytree(STORED / name / "table", tmp_path / "table")
     expected = json.loads((STORED / name / "expected.json").read_text())
     with HashTable.open(tmp_path / "table", mode, encoder="a fingerprint") as table:
+        notes = expected.pop("notes", {})
         assert maker().answers(table) == expected
+        assert table.notes() == notes
         assert table.check() == []
     assert folder_faults(tmp_path / "table") == []
 
@@ -53,6 +55,7 @@ def test_a_stored_table_can_be_changed(tmp_path: Path, name: str) -> None:
         gone = next(iter(table))
         del table[gone]
         table.compact()
+        assert table.notes() == expected.get("notes", {})
         assert {str(one) for one in table} == set(expected["items"]) - {str(gone)}
         assert table.check() == []
 
@@ -73,7 +76,7 @@ def test_the_example_on_the_format_page_reads_it(name: str) -> None:
 
 def test_the_manifest_has_the_fields_of_the_page() -> None:
     page = (ROOT / "docs" / "format.md").read_text()
-    manifest = json.loads((STORED / "v1-int64" / "table" / "manifest.json").read_text())
+    manifest = json.loads((STORED / "v2-notes" / "table" / "manifest.json").read_text())
     segment = next(entry for entry in manifest["segments"] if entry["deleted"])
     for name in (*manifest, *manifest["settings"], *segment, *segment["deleted"]):
         assert f"`{name}`" in page

@@ -8,13 +8,14 @@ from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from flowhash.bulk.answer_files import Answers as Answers, read_answers as read_answers
-    from flowhash.bulk.build_table import TableChoices as TableChoices, index as index
+    from flowhash.bulk.build_table import index as index
     from flowhash.bulk.encode_items import Choices as Choices, Source as Source, encode as encode
     from flowhash.bulk.neighbour_join import neighbours as neighbours
     from flowhash.bulk.ray_runner import RayRunner as RayRunner
     from flowhash.bulk.runners import LocalRunner as LocalRunner
     from flowhash.bulk.search_queries import search as search
     from flowhash.bulk.work_folder import Interrupted as Interrupted, Work as Work
+    from flowhash.indexing import TableChoices as TableChoices
 
 if TYPE_CHECKING:  # for other rooms
     from flowhash.bulk.runners import Runner as Runner

@@ -23,11 +23,11 @@ from flowhash.bulk.work_folder import (
     identity_of,
     part_name,
 )
-from flowhash.durable_files import flush_folder, naming, replace_file
+from flowhash.durable_files import flush_folder, naming
 from flowhash.errors import InputError, StorageError
+from flowhash.indexing import TableChoices
 from flowhash.table import (
     HashTable,
-    SegmentFile,
     TableFolder,
     TableSettings,
     TableState,
@@ -35,17 +35,9 @@ from flowhash.table import (
 )
 
 FOLDER = "_bulk"  # in the table's folder: the plan, and segments that are not yet the table's
+NOTE = "bulk index"  # of the table: the work whose segments it has, until that is finished
 SEGMENT_BYTES = 1 << 28  # of embeddings in a segment
 FILE_BYTES = 1 << 28  # of files that become one: payloads may be larger than embeddings
-
-
-@dataclass(frozen=True)
-class TableChoices:
-    """Of a new table; None is what the table has that is there, or the usual."""
-
-    metric: str | None = None
-    dtype: str | None = None
-    buckets: int | None = None
 
 
 USUAL = TableChoices()
@@ -94,7 +86,7 @@ def index(
                 job = Building(groups, settings, work.place, items.payloads, items.encoder)
                 _adopt(table, work, job, runner, show)
             try:
-                _drop_parts(work)
+                _drop_parts(table, work)
                 table.merge_segments()
                 if compact:
                     table.compact()
@@ -104,63 +96,44 @@ def index(
 
 
 def _adopt(table: HashTable, work: Work, job: Building, runner: Runner, show: bool) -> None:
-    """Build what is missing, and make all of it the table's, once."""
-    note = work.folder / ADOPTING
-    if not _is_in(table, work):
+    """Build what is missing, and make all of it the table's, once.
+
+    The table says whether an earlier command got so far, and died then: its note of the work is
+    committed with the segments.
+    """
+    token = work.plan.token
+    if table.notes().get(NOTE) != token:
+        _refuse_old_note(work)
         work.carry_out(job, runner, "build segments", show)
         parts = [work.path(part) for part in range(len(work.plan.sizes))]
-        known = {"token": work.plan.token, "version": table.version}
-        told: list[SegmentFile] = []
-
-        def write_note(files: list[SegmentFile]) -> None:
-            told.extend(files)
-            body = {**known, "files": [asdict(file) for file in files]}
-            replace_file(note, json.dumps(body).encode())
-
         try:
-            table.adopt(parts, write_note)
-        except BaseException as error:
-            inside = bool(told) and table.has_files(told)
-            if not inside:
-                note.unlink(missing_ok=True)  # so that others may change the table meanwhile
-            if isinstance(error, KeyboardInterrupt):
-                where = "in the table" if inside else "built, none is in the table"
-                raise Interrupted(f"all segments are {where}") from None
-            raise
+            table.adopt(parts, {NOTE: token})
+        except KeyboardInterrupt:
+            inside = table.notes().get(NOTE) == token
+            where = "in the table" if inside else "built, none is in the table"
+            raise Interrupted(f"all segments are {where}") from None
     work.finish()
 
 
-def _is_in(table: HashTable, work: Work) -> bool:
-    """Whether an earlier command has put everything into the table, and died then.
-
-    Raises:
-        StorageError: it cannot be told any more.
-    """
+def _refuse_old_note(work: Work) -> None:
+    """Refuse work of an earlier version that may be in the table, or not: it noted that apart."""
     try:
-        known = json.loads((work.folder / ADOPTING).read_bytes())
-        token, version = known["token"], known["version"]
-        files = [SegmentFile(**{**fields, "deleted": None}) for fields in known["files"]]
+        unsure = json.loads((work.folder / ADOPTING).read_bytes())["token"] == work.plan.token
     except (OSError, KeyError, TypeError, ValueError):
-        return False  # cut short before it was flushed: nothing was committed after it
-    if token != work.plan.token:
-        return False
-    if table.has_files(files):
-        return True
-    if version != table.version:
-        # Merged, or deleted, or never there: to put them in again could bring back what others
-        # have deleted.
+        return  # cut short before it was flushed: nothing was committed after it
+    if unsure:
         raise StorageError(
-            f"{table.path}: the table was changed after an interrupted bulk index; give --restart "
-            "to put the items in once more"
+            f"{work.folder}: an earlier FlowHash was interrupted as it put the items into the "
+            "table; give --restart to put them in once more"
         )
-    return False
 
 
-def _drop_parts(work: Work) -> None:
-    """Remove what is in the table by now."""
+def _drop_parts(table: HashTable, work: Work) -> None:
+    """Remove what is in the table by now, and the note that it is."""
     (work.folder / ADOPTING).unlink(missing_ok=True)
     for part in range(len(work.plan.sizes)):
         shutil.rmtree(work.path(part), ignore_errors=True)
+    table.note(NOTE, None)
 
 
 def _groups(

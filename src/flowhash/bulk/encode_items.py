@@ -17,6 +17,7 @@ from flowhash.bulk.work_folder import Place, Work, WorkPlan, even_sizes, identit
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.errors import InputError
 from flowhash.extras import require
+from flowhash.indexing import ID_KINDS
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 ROWS = 50_000  # items of a part
 BATCH = 5000  # items that are in memory at once
 DEVICES = ("auto", "cpu", "cuda")
-ID_KINDS = {"numbers": "int64", "names": "string"}
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,14 @@ class Source:
     split: str = "train"
     options: tuple[tuple[str, Any], ...] = ()
 
-    def open(self, encoder: Encoder) -> Collection:
+    def open(self, encoder: Encoder, progress: bool = False) -> Collection:
         """The items, brought to the encoder's size."""
         return open_collection(
-            self.source, size=encoder.preprocessing.size, split=self.split, **dict(self.options)
+            self.source,
+            size=encoder.preprocessing.size,
+            split=self.split,
+            progress=progress,
+            **dict(self.options),
         )
 
 
@@ -175,7 +179,7 @@ def encode(
     from flowhash.encoder import Encoder
 
     loaded = Encoder.load(encoder)
-    items = source.open(loaded)
+    items = source.open(loaded, show)
     _check(loaded, items, source, choices, rows)
     _try(loaded, items, source, choices.device if runner.here else "cpu")
     kind = choices.ids or ("names" if items.files else "numbers")

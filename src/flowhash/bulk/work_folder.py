@@ -192,7 +192,7 @@ def difference(known: WorkPlan, plan: WorkPlan) -> str:
 # Readers of parquet folders pass over names that begin with an underscore or a dot.
 LOCK = "_lock"
 DROPPED = "_dropped.json"  # the plan of work that is being removed
-ADOPTING = "_adopting.json"  # which files become a table's
+ADOPTING = "_adopting.json"  # of earlier versions: which files become a table's
 ENCODED = "_encoded"  # queries that were encoded for a search lie in its folder
 SCRATCH = ".parts-"  # a folder of what is not finished begins so
 # Of earlier versions, and of drivers.

@@ -1,4 +1,4 @@
-"""The command's frame: its sub-commands, and how it ends.
+"""The command's frame: its sub-commands, what all of them do first, and how it ends.
 
 Exit code 0 is success, 2 the user's mistake (one line says which), 1 a fault of ours, 130 Ctrl-C.
 """
@@ -11,14 +11,17 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from flowhash import __version__
-from flowhash.cli.commands import bulk, learning, measuring, searching, tables
-from flowhash.cli.places import guard
+from flowhash.cli.config_file import words_of
+from flowhash.cli.locations import refuse_misplaced
+from flowhash.cli.output import Stopped, in_words, without_notices
 from flowhash.errors import (
     DamagedFileError,
     InputError,
@@ -30,17 +33,63 @@ from flowhash.errors import (
 STOPPED = 130  # by Ctrl-C, as shells have it
 # A file where a folder is named, no permission: the user's to mend; a full disk is no mistake.
 MISTAKES = (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES)
-# What the library calls by its own names has other names here.
-PYTHON_WORDS = {
-    "HashTable.create makes tables": "`flowhash index` makes tables",
-    "use HashTable.create to make a table there": "`flowhash index --out` makes a table there",
-    "Use HashTable.create to make one": "`flowhash index --out` makes one",
-    ", or use HashTable.open for a table that is there": "",
-    'Close that one, or open this one with mode="r"': "Close that one first, or serve with "
-    "--read-only",
-}
+# In the order in which they are met, as `flowhash --help` shows them.
+COMMANDS = (
+    "demo", "fit", "index", "search", "serve", "copy", "evaluate", "reproduce", "bench", "table",
+    "data", "bulk",
+)  # fmt: skip
+
+
+class GuardedCommand(TyperCommand):
+    """A command that looks at its arguments before it does anything."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Refuse what is misplaced, then run."""
+        refuse_misplaced(" ".join(words_of(ctx)), self.params, ctx.params)
+        with without_notices(bool(ctx.params.get("quiet"))):
+            return super().invoke(ctx)
+
+
+class SubCommands(Mapping[str, Any]):
+    """The sub-commands by their names: each a module of ``commands``, loaded when it is named.
+
+    Such a module has a ``command``, an application of typer: of one command, or a group of them.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        if name not in self._loaded:
+            application = import_module(f"flowhash.cli.commands.{name}").command
+            for command in application.registered_commands:
+                command.cls = GuardedCommand
+            self._loaded[name] = typer.main.get_command(application)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are loaded when they are named; its help names all of them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast(Any, SubCommands())
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, for which nothing is loaded."""
+        return list(self.commands)
+
 
 app = typer.Typer(
+    cls=LazyGroup,
     name="flowhash",
     help="Learn a search index together with an embedding.",
     epilog="Start with:  flowhash demo",
@@ -49,14 +98,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-# In the order in which they are met, as `flowhash --help` shows them.
-measuring.register(app)
-learning.register(app)
-searching.register(app)
-learning.register_comparing(app)
-tables.register(app)
-bulk.register(app)
-guard(app)
 
 
 def _show_version(asked: bool) -> None:
@@ -94,7 +135,9 @@ def _code(arguments: Sequence[str]) -> int:
             return _fail("stopped", STOPPED)
         return returned if isinstance(returned, int) else 0
     except (InputError, MissingExtraError) as error:
-        return _fail(str(error), 2)
+        return _fail(in_words(error), 2)
+    except Stopped as stopped:
+        return _fail(f"stopped; {stopped}", STOPPED)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped", STOPPED)
     except TrainingError as error:
@@ -105,19 +148,12 @@ def _code(arguments: Sequence[str]) -> int:
     except StorageError as error:
         # No table, or one in use, is the user's mistake; damage or a full disk is not.
         mistake = error.errno in MISTAKES and not isinstance(error, DamagedFileError)
-        # Without the number that the system gives to it, and with the command that makes tables.
-        return _fail(_as_command(str(error.strerror or error)), 2 if mistake else 1)
+        return _fail(in_words(error), 2 if mistake else 1)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _usage(error)
         traceback.print_exc()
         return _fail("this is a fault of FlowHash; please report it with the lines above", 1)
-
-
-def _as_command(words: str) -> str:
-    for python, command in PYTHON_WORDS.items():
-        words = words.replace(python, command)
-    return words
 
 
 def _fail(words: str, code: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from flowhash.cli.config import read_config
+from flowhash.cli.config_file import read_config
 from flowhash.data import NAMED
 
 
@@ -34,6 +34,15 @@ def complete_address(incomplete: str) -> list[str]:
 
 
 # How a data set is opened.
+OPENING = ("folder", "labels", "embedding", "label", "size", "download", "ignore_other")
+
+
+def opening(context: typer.Context) -> dict[str, Any]:
+    """The options that say how a data set is opened, as far as they were given."""
+    given = {name: context.params.get(name) for name in OPENING}
+    return {name: value for name, value in given.items() if value}
+
+
 Data = Annotated[
     str,
     typer.Argument(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 
 if TYPE_CHECKING:
     from flowhash.data.labelled_data import Splits
@@ -48,13 +48,14 @@ NAMED = {
 }
 
 
-def open_data(source: str | Path, **options: Any) -> Splits:
+def open_data(source: str | Path, *, progress: bool = True, **options: Any) -> Splits:
     """Open a data set.
 
     Args:
         source: "digits", "cifar100" or "imagenet32" (the latter two with ``folder=``), a folder of
             images, or an ``.npy``, ``.npz`` or ``.parquet`` file. For a folder that is called like
             a data set, write "./digits".
+        progress: show bars where it takes long.
         **options: go to :func:`digits`, :func:`cifar100`, :func:`imagenet32`,
             :func:`image_folder` or :func:`arrays`.
 
@@ -66,12 +67,16 @@ def open_data(source: str | Path, **options: Any) -> Splits:
         10
     """
     if isinstance(source, str) and source in NAMED:
-        return _call(load_function(NAMED[source].opener), source, (), options)
+        return _call(load_function(NAMED[source].opener), source, (), options, progress)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _call(load_function("image_folders:image_folder"), str(path), (path,), options)
+        return _call(
+            load_function("image_folders:image_folder"), str(path), (path,), options, progress
+        )
     if path.suffix.lower() in DATA_FILES:
-        return _call(load_function("embedding_arrays:arrays"), str(path), (path,), options)
+        return _call(
+            load_function("embedding_arrays:arrays"), str(path), (path,), options, progress
+        )
     raise InputError(
         f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a folder of "
         f"images, or a file that ends in {', '.join(DATA_FILES)}"
@@ -88,19 +93,25 @@ def load_function(named: str) -> Callable[..., Any]:
 
 
 def _call(
-    opener: Callable[..., Splits], source: str, given: tuple[Any, ...], options: dict[str, Any]
+    opener: Callable[..., Splits],
+    source: str,
+    given: tuple[Any, ...],
+    options: dict[str, Any],
+    progress: bool,
 ) -> Splits:
     """Call ``opener``, after a look at whether the options are its own."""
-    signature = inspect.signature(opener)
-    try:
-        signature.bind(*given, **options)
-    except TypeError as error:
-        names = list(signature.parameters)[len(given) :]
-        hint = ""
-        if "folder" in signature.parameters and "folder" not in options:
-            hint = f'. Say where it is: open_data("{source}", folder=...)'
+    names = list(inspect.signature(opener).parameters)[len(given) :]
+    bars = {"progress": progress} if "progress" in names else {}
+    names = [name for name in names if name != "progress"]
+    takes = f"it takes {', '.join(names)}"
+    for name in options:
+        if name not in names:
+            raise InputError(
+                f"{source} cannot be opened with {name!r}: {takes}. Leave out", Argument(name)
+            )
+    if "folder" in names and "folder" not in options:
         raise InputError(
-            f"{source} cannot be opened with these options: {error}; it takes "
-            f"{', '.join(names)}{hint}"
-        ) from error
-    return opener(*given, **options)
+            f"{source} cannot be opened without a folder: {takes}. Say where it is:",
+            Argument("folder", "...", f'open_data("{source}", {{}})'),
+        )
+    return opener(*given, **options, **bars)

@@ -78,6 +78,7 @@ def open_collection(
     embedding: str | None = None,
     label: str | None = None,
     ignore_other: bool = False,
+    progress: bool = True,
     **options: Any,
 ) -> Collection:
     """Open items to put into a table.
@@ -92,6 +93,7 @@ def open_collection(
         embedding: key or column of the items; as for ``flowhash.data.arrays``.
         label: key or column of the labels.
         ignore_other: pass over files in a folder that are no images.
+        progress: show bars where it takes long.
         **options: of the named data set, such as ``folder``.
 
     Raises:
@@ -100,7 +102,7 @@ def open_collection(
     if split not in SPLITS:
         raise InputError(f"split is {split!r}; expected one of {', '.join(SPLITS)}")
     if isinstance(source, str) and source in NAMED:
-        return _of_splits(source, split, options)
+        return _of_splits(source, split, {**options, "progress": progress})
     path = Path(source).expanduser()
     if options:
         others = " and ".join(name for name, known in NAMED.items() if known.in_folder)

@@ -189,7 +189,9 @@ def _shuffled_ranks(
     return ranks
 
 
-def unseen_classes(splits: Splits, share: float = 0.2, seed: int = 0) -> Splits:
+def unseen_classes(
+    splits: Splits, share: float = 0.2, seed: int = 0, progress: bool = True
+) -> Splits:
     """Keep classes away from training, and test on them alone.
 
     Train and validation have the other classes, test has the test items of those kept away; labels
@@ -199,6 +201,7 @@ def unseen_classes(splits: Splits, share: float = 0.2, seed: int = 0) -> Splits:
         splits: a data set with a test split.
         share: of the classes to keep away, drawn by chance.
         seed: of the chance.
+        progress: show a bar where it takes long.
 
     Raises:
         InputError: there is no test split, or the share leaves fewer than two classes on a side.
@@ -221,7 +224,7 @@ def unseen_classes(splits: Splits, share: float = 0.2, seed: int = 0) -> Splits:
         train,
         only(splits.validation, seen),
         only(splits.test, unseen),
-        _refitted(splits.preprocessing, train),
+        _refitted(splits.preprocessing, train, progress),
     )
 
 
@@ -234,7 +237,7 @@ def only(data: LabelledItems, classes: NDArray[np.int64]) -> LabelledItems:
     return LabelledItems(kept.items, numbers[kept.labels], names, kept.source)
 
 
-def _refitted(before: Preprocessing, train: LabelledItems) -> Preprocessing:
+def _refitted(before: Preprocessing, train: LabelledItems, progress: bool) -> Preprocessing:
     """The same kind of preprocessing, measured on fewer classes."""
     mean, spread = before.mean, before.std
     plain = bool((spread == 1).all())
@@ -244,7 +247,9 @@ def _refitted(before: Preprocessing, train: LabelledItems) -> Preprocessing:
     else:
         means = "dimension" if mean.ndim == 1 else "none"
         spreads = "none" if plain else "global"
-    return Preprocessing.fit(train, mean=means, spread=spreads, scale=before.scale)
+    return Preprocessing.fit(
+        train, mean=means, spread=spreads, scale=before.scale, progress=progress
+    )
 
 
 def open_pairs(

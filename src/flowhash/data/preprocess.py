@@ -111,6 +111,7 @@ class Preprocessing:
         mean: Mean | None = None,
         spread: Spread | None = None,
         scale: float | None = None,
+        progress: bool = True,
     ) -> Preprocessing:
         """Measure the mean and spread of ``data``, chunk by chunk, in float64.
 
@@ -123,6 +124,7 @@ class Preprocessing:
                 distances, where a spread for each dimension would raise those that are mostly
                 noise to the weight of all others.
             scale: 1/255 by default for images, 1 for vectors.
+            progress: show a bar where it takes long.
         """
         if len(data) == 0:
             raise InputError(f"{data.source}: no training items to fit the preprocessing to")
@@ -140,10 +142,10 @@ class Preprocessing:
             )
         if kind == "images":
             factor = 1 / 255 if scale is None else scale
-            size, middle, std = image_statistics(data, factor, mean_of, spread_of)
+            size, middle, std = image_statistics(data, factor, mean_of, spread_of, progress)
             return cls("images", size, factor, middle, std)
         factor = 1.0 if scale is None else scale
-        middle, std = vector_statistics(data, factor, mean_of, spread_of)
+        middle, std = vector_statistics(data, factor, mean_of, spread_of, progress)
         return cls("vectors", None, factor, middle, std)
 
     def __call__(self, batch: NDArray[Any]) -> NDArray[np.float32]:
@@ -260,15 +262,15 @@ def _refuse_long(vectors: NDArray[np.float32]) -> None:
         )
 
 
-def chunks(data: LabelledItems) -> Iterator[NDArray[Any]]:
+def chunks(data: LabelledItems, progress: bool) -> Iterator[NDArray[Any]]:
     """The items of ``data``, a chunk at a time."""
     starts = range(0, len(data), CHUNK)
-    for start in tracked(starts, f"reading {data.source}", len(starts)):
+    for start in tracked(starts, f"reading {data.source}", len(starts), progress):
         yield data.take(np.arange(start, min(start + CHUNK, len(data))))
 
 
 def image_statistics(
-    data: LabelledItems, scale: float, mean: str, spread: str
+    data: LabelledItems, scale: float, mean: str, spread: str, progress: bool
 ) -> tuple[tuple[int, int], NDArray[np.float32], NDArray[np.float32]]:
     """Size, mean and standard deviation of images, the last two of scaled values.
 
@@ -279,7 +281,7 @@ def image_statistics(
         return (height, width), np.zeros((), np.float32), np.ones((), np.float32)
     total = np.zeros((height, width, 3), np.int64)
     squares = np.zeros(3, np.int64)
-    for images in chunks(data):
+    for images in chunks(data, progress):
         total += images.sum(axis=0, dtype=np.int64)
         if spread == "channel":
             flat = images.reshape(-1, 3)
@@ -298,7 +300,7 @@ def image_statistics(
 
 
 def vector_statistics(
-    data: LabelledItems, scale: float, mean: str, spread: str
+    data: LabelledItems, scale: float, mean: str, spread: str, progress: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean of each dimension and one standard deviation for all, of scaled values.
 
@@ -306,11 +308,12 @@ def vector_statistics(
     """
     middle: NDArray[Any] = np.zeros(())
     if mean != "none":
-        middle = sum(chunk.sum(axis=0, dtype=np.float64) for chunk in chunks(data)) / len(data)
+        parts = chunks(data, progress)
+        middle = sum(part.sum(axis=0, dtype=np.float64) for part in parts) / len(data)
     std = 1.0
     if spread == "global":
         total, count = 0.0, 0
-        for chunk in chunks(data):
+        for chunk in chunks(data, progress):
             total += float(np.square(chunk - middle).sum())
             count += chunk.size
         std = scale * (total / count) ** 0.5

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:  # for other rooms
     from flowhash.engines.engine_address import SCHEMES as SCHEMES, scheme_of as scheme_of
+    from flowhash.engines.engine_integrity import engine_faults as engine_faults
     from flowhash.engines.engine_registry import room_of as room_of
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -72,8 +72,10 @@ class Engine(Protocol):
         payloads: Sequence[dict[str, Any] | None] | None = None,
         *,
         encoder: str | None = None,
+        notes: Mapping[str, Any] | None = None,
+        expected_notes: Mapping[str, Any] | None = None,
     ) -> NDArray[Any]:
-        """Add items, all or none; an id that is there already is replaced. The ids [n]."""
+        """Add items, all or none, and their notes; an id that is there is replaced. The ids [n]."""
         ...
 
     def delete(self, ids: Any) -> int:
@@ -99,6 +101,14 @@ class Engine(Protocol):
 
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes."""
+        ...
+
+    def notes(self) -> dict[str, Any]:
+        """What was noted about it, such as where its encoder is."""
+        ...
+
+    def note(self, name: str, value: Any) -> None:
+        """Note something, durably; None removes it. ``value`` is what JSON can hold."""
         ...
 
     def close(self) -> None:
@@ -154,14 +164,6 @@ class RemoteEngine(BrowsedEngine, Protocol):
     @property
     def address(self) -> str:
         """Where it is, without a password."""
-        ...
-
-    def notes(self) -> dict[str, Any]:
-        """What commands have noted about it, such as where its encoder is."""
-        ...
-
-    def note(self, name: str, value: Any) -> None:
-        """Note something, durably; None removes it. ``value`` is what JSON can hold."""
         ...
 
     def __enter__(self) -> RemoteEngine: ...

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.arguments import (
         LARGEST_ID as LARGEST_ID,
         allowed_rows as allowed_rows,
+        changed_notes as changed_notes,
         check_search as check_search,
         read_queries as read_queries,
     )
@@ -41,7 +42,6 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.search.small_batch import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (
         Segment as Segment,
-        SegmentFile as SegmentFile,
         TableState as TableState,
     )
     from flowhash.table.statistics import (

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import numbers, whole_number
-from flowhash.errors import InputError
+from flowhash.errors import ChangedNotesError, InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
 from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.segment import TableState
@@ -22,6 +22,9 @@ from flowhash.top_values import sort_rows
 
 LARGEST_PAYLOAD = 1 << 20  # bytes of JSON
 DEEPEST_PAYLOAD = 100  # levels of dicts and lists; JSON readers give up at some depth
+LONGEST_NAME = 1000  # characters of a note's name
+LARGEST_NOTE = 1 << 16  # bytes of its JSON
+LARGEST_NOTES = 1 << 24  # of all notes of a table, which every change writes anew
 LARGEST_ID = np.iinfo(np.int64).max
 LARGEST_ANSWER = 1 << 30  # places for hits, padding too
 WHERE = "It is a list or set of ids, or a boolean mask; payloads are not searched"
@@ -166,6 +169,64 @@ def _payload_text(index: int, payload: dict[str, Any] | None) -> bytes:
         raise InputError(
             f"payloads[{index}] is nested {_depth(payload)} levels deep; expected at most "
             f"{DEEPEST_PAYLOAD}. Flatten it, or keep it as one string"
+        )
+    return text
+
+
+def changed_notes(
+    before: Mapping[str, Any],
+    given: Mapping[str, Any] | None,
+    expected: Mapping[str, Any] | None = None,
+) -> dict[str, Any] | None:
+    """All notes of a table after a change; None if it changes none of them.
+
+    Args:
+        before: all that there are.
+        given: those to change; one whose value is None is removed.
+        expected: what the caller knows of some; None is for one that is not there.
+
+    Raises:
+        InputError: a note is too large, or is not what JSON can hold.
+        ChangedNotesError: one is not what was expected.
+    """
+    for name, value in (expected or {}).items():
+        if before.get(name) != value:
+            raise ChangedNotesError(
+                f"the note {name!r} was changed by somebody else; read the notes again"
+            )
+    # As they will be read, and nobody else's to change.
+    read = {name: json.loads(_note_text(name, value)) for name, value in (given or {}).items()}
+    notes = {name: value for name, value in {**before, **read}.items() if value is not None}
+    if not read or json.dumps(notes) == json.dumps(before):
+        return None
+    if (size := len(json.dumps(notes))) > LARGEST_NOTES:
+        raise InputError(
+            f"the notes have {size} bytes of JSON together; expected at most {LARGEST_NOTES}. "
+            "Remove some: give them None"
+        )
+    return notes
+
+
+def _note_text(name: Any, value: Any) -> str:
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        raise InputError(
+            f"the name of a note is {name!r:.80}; expected a string of at most {LONGEST_NAME} "
+            "characters"
+        )
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the note {name!r} cannot be written as JSON: {error}") from error
+    depth = _depth([value]) - 1
+    if depth > DEEPEST_PAYLOAD:
+        raise InputError(
+            f"the note {name!r} is nested {depth} levels deep; expected at most "
+            f"{DEEPEST_PAYLOAD}. Flatten it, or keep it as one string"
+        )
+    if len(text) > LARGEST_NOTE:
+        raise InputError(
+            f"the note {name!r} has {len(text)} bytes of JSON; expected at most {LARGEST_NOTE}. "
+            "Keep large things in files of their own"
         )
     return text
 

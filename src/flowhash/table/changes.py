@@ -7,9 +7,10 @@ import errno
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from flowhash.table.arguments import NewRows
 from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack_strings
 from flowhash.table.segments.arrays import LAYOUTS
-from flowhash.table.segments.segment import LiveSegment, Segment, SegmentFile, TableState, new_part
+from flowhash.table.segments.segment import LiveSegment, Segment, TableState, new_part
 from flowhash.table.segments.segment_draft import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import TableFolder
@@ -30,8 +31,17 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 FAN = 8  # so many segments of like size are merged into one
 
 
+# Of the changes that take ``notes``: all of the table's, committed in the same step; None leaves
+# them as they are.
+Notes = dict[str, Any] | None
+
+
 def add(
-    settings: TableSettings, folder: TableFolder | None, state: TableState, items: NewRows
+    settings: TableSettings,
+    folder: TableFolder | None,
+    state: TableState,
+    items: NewRows,
+    notes: Notes = None,
 ) -> TableState:
     """The state with new items; older ones with the same ids are gone."""
     ids = items.ids
@@ -57,7 +67,16 @@ def add(
     next_id = state.next_id
     if settings.ids == INT64:
         next_id = max(next_id, int(keys.max()) + 1)
-    return _store(settings, folder, state, kept, plan, next_id)
+    return _store(settings, folder, state, kept, plan, next_id, notes)
+
+
+def store_notes(folder: TableFolder, state: TableState, notes: Notes) -> None:
+    """Commit notes alone."""
+    try:
+        folder.commit(state, notes)
+    except BaseException:
+        folder.remove_uncommitted()
+        raise
 
 
 def store_deleted(folder: TableFolder | None, before: TableState, after: TableState) -> TableState:
@@ -158,6 +177,7 @@ def _store(
     kept: TableState,
     plan: SegmentDraft,
     next_id: int,
+    notes: Notes = None,
 ) -> TableState:
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
     layout = LAYOUTS[settings.dtype]
@@ -166,7 +186,7 @@ def _store(
     try:
         part = folder.write_segment(plan, layout)
         state = _write_deletions(folder, before, kept).with_part(part, next_id)
-        folder.commit(state)
+        folder.commit(state, notes)
     except BaseException:
         folder.remove_uncommitted()
         raise
@@ -185,7 +205,7 @@ def adopt(
     folder: TableFolder,
     state: TableState,
     folders: Sequence[Path],
-    before_commit: Callable[[list[SegmentFile]], None],
+    notes: Notes,
 ) -> tuple[TableState, int]:
     """The state with the segments of other tables, and how many items these have.
 
@@ -206,8 +226,7 @@ def adopt(
         ]
         after = TableState((*old.parts, *changed), next_id)
         after = _write_deletions(folder, known, after)
-        before_commit([part.file for part in after.parts[len(old.parts) :] if part.file])
-        folder.commit(after)
+        folder.commit(after, notes)
     except BaseException:
         folder.remove_uncommitted()
         raise

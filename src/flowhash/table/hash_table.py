@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,7 @@ from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import add_bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
-from flowhash.table.segments.segment import Segment, SegmentFile, TableState
+from flowhash.table.segments.segment import Segment, TableState
 from flowhash.table.statistics import Stats, draw_sample, table_stats
 from flowhash.table.storage.table_folder import TableFolder
 from flowhash.table.table_settings import (
@@ -67,6 +68,7 @@ class HashTable(SettingsProperties):
         self._writing = threading.RLock()
         self._searcher: tuple[TableState, Searcher] | None = None
         self._metric = METRICS[settings.metric]
+        self._memory_notes: dict[str, Any] = {}  # of a table without a folder
         _tables.add(self)
 
     @classmethod
@@ -170,6 +172,8 @@ class HashTable(SettingsProperties):
         payloads: Sequence[dict[str, Any] | None] | None = None,
         *,
         encoder: str | None = None,
+        notes: Mapping[str, Any] | None = None,
+        expected_notes: Mapping[str, Any] | None = None,
     ) -> NDArray[Any]:
         """Add items; an id that the table has already is replaced, as is one given twice.
 
@@ -182,21 +186,31 @@ class HashTable(SettingsProperties):
             payloads: for each item a small dict that JSON can hold, or None.
             encoder: the fingerprint of the encoder that made codes and embeddings, compared with
                 the table's. Without one on either side they are taken on trust.
+            notes: what to note with the items, as :meth:`note` does: whoever opens the table finds
+                both or neither, whatever happens meanwhile.
+            expected_notes: what some notes are as you know them, None for one that is not there.
 
         Returns:
             The ids [n].
 
         Raises:
-            InputError: shapes, buckets, numbers, ids or encoder do not fit; nothing was added.
+            InputError: shapes, buckets, numbers, ids, encoder or notes do not fit; nothing was
+                added.
+            ChangedNotesError: a note is not what was expected; nothing was added.
             StorageError: the files could not be written; nothing was added.
         """
         check_vectors(self._settings.encoder, encoder)
         items = arguments.read_items(self._settings, codes, embeddings, ids, payloads)
         with self._changing() as state:
             items = arguments.with_ids(items, state.next_id)
+            changed = arguments.changed_notes(self._known_notes, notes, expected_notes)
             if len(items.codes):
-                self._state = changes.add(self._settings, self._folder, state, items)
+                self._state = changes.add(self._settings, self._folder, state, items, changed)
+                if changed is not None:
+                    self._memory_notes = changed
                 self._state = changes.tidy(self._settings, self._folder, self._state)
+            elif changed is not None:
+                self._store_notes(state, changed)
         return items.user_ids()
 
     def delete(self, ids: Any) -> int:
@@ -265,11 +279,28 @@ class HashTable(SettingsProperties):
         with self._changing() as state:
             self._state = changes.compact(self._settings, self._folder, state)
 
-    def adopt(
-        self,
-        folders: Sequence[Path],
-        before_commit: Callable[[list[SegmentFile]], None] = lambda files: None,
-    ) -> int:
+    def notes(self) -> dict[str, Any]:
+        """What was noted about this state of the table: values of JSON, by their names."""
+        self._open_state()
+        return copy.deepcopy(self._known_notes)
+
+    def note(self, name: str, value: Any) -> None:
+        """Note something about the table, durably; it stays until it is changed.
+
+        Args:
+            name: of the note; an earlier one of this name is replaced.
+            value: what JSON can hold, up to 64 KiB; None removes the note.
+
+        Raises:
+            InputError: it is something else, or too large.
+            StorageError: it could not be written; the notes are as they were.
+        """
+        with self._changing() as state:
+            changed = arguments.changed_notes(self._known_notes, {name: value})
+            if changed is not None:
+                self._store_notes(state, changed)
+
+    def adopt(self, folders: Sequence[Path], notes: Mapping[str, Any] | None = None) -> int:
         """Take over the segments of other tables, in one step; later ones replace earlier ids.
 
         The table is on disk, opened to be changed. What it has under the same ids is replaced.
@@ -277,8 +308,7 @@ class HashTable(SettingsProperties):
         Args:
             folders: of tables with the same settings; they stay as they are. Files are copied only
                 where the file system has no links.
-            before_commit: called with the new files when they are in the folder and not yet in the
-                table, so that a caller who dies then can tell later whether they got there.
+            notes: what to note in the same step, as in :meth:`add`.
 
         Returns:
             How many items were taken over, those that later ones replace not counted.
@@ -292,16 +322,11 @@ class HashTable(SettingsProperties):
                 raise InputError(
                     "a table in memory has no folder to take files into; create it on disk"
                 )
+            changed = arguments.changed_notes(self._known_notes, notes)
             self._state, count = changes.adopt(
-                self._settings, self._folder, state, folders, before_commit
+                self._settings, self._folder, state, folders, changed
             )
         return count
-
-    def has_files(self, files: Sequence[SegmentFile]) -> bool:
-        """Whether any of these files, as :meth:`adopt` told them, belongs to the table."""
-        assert self._folder is not None
-        known = {replace(entry, deleted=None) for entry in self._folder.manifest.segments}
-        return any(replace(entry, deleted=None) in known for entry in files)
 
     def merge_segments(self) -> None:
         """Merge segments where many of like size have gathered, as ``add`` does."""
@@ -501,6 +526,16 @@ class HashTable(SettingsProperties):
             ids = names_at(state, found.places)
         hits = Hits(ids, found.distances, found.counts, found.scanned, found.opened)
         return hits, found.places
+
+    @property
+    def _known_notes(self) -> dict[str, Any]:
+        return self._memory_notes if self._folder is None else self._folder.manifest.notes
+
+    def _store_notes(self, state: TableState, notes: dict[str, Any]) -> None:
+        if self._folder is None:
+            self._memory_notes = notes
+        else:
+            changes.store_notes(self._folder, state, notes)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[TableState]:

@@ -28,7 +28,7 @@ MOST = 20  # lines for one file
 PIECE = 1 << 22  # numbers that are computed again at once
 
 
-def folder_faults(path: Path) -> list[str]:
+def folder_faults(path: Path, progress: bool = True) -> list[str]:
     """Everything that is wrong with a stored table, a line for each fault.
 
     Raises:
@@ -44,15 +44,16 @@ def folder_faults(path: Path) -> list[str]:
         except DamagedFileError as error:  # noqa: PERF203
             # A writer may have replaced the files since the manifest was read.
             if read_manifest(path).generation != folder.manifest.generation:
-                return folder_faults(path)
+                return folder_faults(path, progress)
             faults.append(str(error))
-    return faults + state_faults(settings, TableState(tuple(parts), folder.manifest.next_id))
+    state = TableState(tuple(parts), folder.manifest.next_id)
+    return faults + state_faults(settings, state, progress)
 
 
-def state_faults(settings: TableSettings, state: TableState) -> list[str]:
+def state_faults(settings: TableSettings, state: TableState, progress: bool = True) -> list[str]:
     """Everything that is wrong with a state, a line for each fault."""
     faults: list[str] = []
-    parts = tracked(state.parts, "check segments", len(state.parts))
+    parts = tracked(state.parts, "check segments", len(state.parts), progress)
     for number, part in enumerate(parts):
         name = part.segment.file or f"segment {number}"
         blocks = damaged_blocks(part.segment)

@@ -1,4 +1,5 @@
-"""The sub-commands' options and help; what they do is in the modules above, imported when run.
+"""The sub-commands, a module each: its options and what it does.
 
-Nothing heavy is imported here: ``flowhash --help`` and the shell's completion read all of it.
+``flowhash --help`` and the shell's completion load all of them. So they import at the top what is
+light, and rooms by their doors, which load nothing before it is used; the rest where it is used.
 """

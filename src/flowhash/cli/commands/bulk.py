@@ -1,16 +1,28 @@
-"""``bulk …``: work that is too much for one machine."""
+"""``flowhash bulk …``: encode, index, search and join in parts, here or on a Ray cluster."""
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from flowhash import bulk
 from flowhash.cli import options
-from flowhash.cli.commands.learning import opening
-from flowhash.cli.reply import Reply
+from flowhash.cli.config_file import save_settings
+from flowhash.cli.locations import encoder_folder, located
+from flowhash.cli.output import Output, Stopped, count
+from flowhash.data import NAMED
+from flowhash.errors import InputError
+from flowhash.extras import require
+from flowhash.settings_file import read_settings, write_section
 
+ENCODED = "_encode.toml"  # beside the encoded files; it names encoder and items
 WHERE = "Where it runs"
 Ray = Annotated[
     str | None,
@@ -34,27 +46,88 @@ Restart = Annotated[bool, typer.Option("--restart", help="Drop what is in --out 
 Rows = Annotated[int | None, typer.Option(min=1, help="Of a part; the usual suits most.")]
 Top = Annotated[int, typer.Option(min=1, help="How many to find of each.")]
 
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    group = typer.Typer(
-        help="Encode, index, search, find neighbours in parts: for very many items or queries.\n\n"
-        "Without --ray a command does its parts in this process, one after another. With --ray "
-        "ADDRESS a Ray cluster (docs.ray.io) does them, on many machines at once, all of which "
-        "must see the same folders; the result is the same. Stopped or killed, the same command "
-        "goes on with the parts that are missing.",
-        no_args_is_help=True,
-    )
-    example = "Example:  flowhash bulk encode pets.run pets --out pets.encoded --ray auto"
-    group.command(epilog=example)(encode)
-    group.command(epilog="Example:  flowhash bulk index pets.encoded --out pets.table")(index)
-    example = "Example:  flowhash bulk search pets.table queries.encoded --out answers --top 10"
-    group.command(epilog=example)(search)
-    example = "Example:  flowhash bulk neighbours pets.table --out pets.neighbours --top 10"
-    group.command(epilog=example)(neighbours)
-    app.add_typer(group, name="bulk")
+command = typer.Typer(
+    name="bulk",
+    help="Encode, index, search, find neighbours in parts: for very many items or queries.\n\n"
+    "Without --ray a command does its parts in this process, one after another. With --ray "
+    "ADDRESS a Ray cluster (docs.ray.io) does them, on many machines at once, all of which "
+    "must see the same folders; the result is the same. Stopped or killed, the same command "
+    "goes on with the parts that are missing.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
+@dataclass(frozen=True)
+class Execution:
+    """Where a command runs, how it begins, and what it says.
+
+    Attributes:
+        ray: the address of a cluster; None for this process.
+        workers: how many; None for what the cluster has.
+        restart: drop what is there.
+        rows: of a part.
+        output: for its progress and its result.
+    """
+
+    ray: str | None
+    workers: int | None
+    restart: bool
+    rows: int | None
+    output: Output
+
+    def given(self) -> dict[str, Any]:
+        """What every kind of work takes."""
+        return {"rows": self.rows, "restart": self.restart, "show": self.output.progress}
+
+    def device(self, asked: str) -> str:
+        """Where items are encoded: on a cluster, on a GPU only if it is asked for.
+
+        Workers that ask for no GPU may share a node's with others.
+        """
+        return "cpu" if asked == "auto" and self.ray is not None else asked
+
+    @contextlib.contextmanager
+    def runner(self, device: str = "cpu") -> Iterator[bulk.Runner]:
+        """Who does the parts; a worker takes a GPU where it encodes on cuda."""
+        require("pyarrow", "parquet" if self.ray is None else "ray")
+        if self.ray is None:
+            if self.workers is not None:
+                raise InputError("--workers is for a cluster; give --ray, too, or leave it out")
+            yield bulk.LocalRunner()
+            return
+        with bulk.RayRunner(self.ray, self.workers, 1 if device == "cuda" else 0) as runner:
+            yield runner
+
+    @contextlib.contextmanager
+    def working(self, out: Path) -> Iterator[Callable[..., None]]:
+        """Say how far it is if Ctrl-C stops it; yields what tells the result."""
+        began = time.monotonic()
+
+        def tell(work: bulk.Work, word: str, *lines: str, **facts: Any) -> None:
+            seconds = time.monotonic() - began
+            now, rows = work.plan.rows - work.before, work.plan.rows
+            facts = {
+                "out": out, "rows": rows, "done_now": now, "parts": len(work.plan.sizes), **facts,
+                "seconds": seconds,
+            }  # fmt: skip
+            done = f"{rows:,} queries" if word == "query" and rows != 1 else count(rows, word)
+            what = f"{out}: {done} in {count(len(work.plan.sizes), 'part')}"
+            if not now:
+                what += ", all of which were there before"
+            else:
+                what += f", {now:,} of them now, in {seconds:.1f} s"
+            self.output.result(facts, what, *lines)
+
+        try:
+            yield tell
+        except bulk.Interrupted as stopped:
+            raise Stopped(f"{stopped}, the same command goes on in {out}") from stopped
+
+
+@command.command(
+    epilog="Example:  flowhash bulk encode pets.run pets --out pets.encoded --ray auto"
+)
 def encode(
     context: typer.Context,
     encoder: options.EncoderPath,
@@ -104,15 +177,28 @@ def encode(
     Ctrl-C stops it; the same command goes on with the parts that are missing, as it does after a
     machine was lost. On a cluster, --device auto is cpu; with cuda, a worker takes a GPU.
     """
-    from flowhash.bulk import Choices
-    from flowhash.cli.bulk import Running, encode, source_of
+    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
+    run = encoder_folder(encoder)
+    device = execution.device(device)
+    choices = bulk.Choices(ids, probe, pictures, batch, device)
+    source = _source_of(items, split, options.opening(context))
+    with execution.working(out) as tell, execution.runner(device) as runner:
+        work = bulk.encode(run, source, out, runner, choices, **execution.given())
+    save_settings(context, out / ENCODED, encoder=run, items=located(source.source))
+    tell(work, "item", f"next: flowhash bulk index {shlex.quote(str(out))} --out TABLE")
 
-    choices = Choices(ids, probe, pictures, batch, device)
-    source = source_of(items, split, opening(context))
-    running = Running(ray, workers, restart, rows)
-    encode(context, encoder, source, out, choices, running, Reply(quiet, as_json))
+
+def _source_of(items: str, split: str, opening: dict[str, Any]) -> bulk.Source:
+    """Items as every worker finds them, wherever it runs."""
+    place = items if items in NAMED else str(Path(items).expanduser().absolute())
+    options = tuple(
+        (name, str(value.expanduser().absolute()) if isinstance(value, Path) else value)
+        for name, value in sorted(opening.items())
+    )
+    return bulk.Source(place, split, options)
 
 
+@command.command(epilog="Example:  flowhash bulk index pets.encoded --out pets.table")
 def index(
     encoded: Annotated[
         Path, typer.Argument(metavar="ENCODED", help="A folder of `bulk encode`, or one file.")
@@ -150,14 +236,29 @@ def index(
     Items replace those of the same id. Killed at any moment, it leaves the table as it was before
     or with everything in it; the same command goes on.
     """
-    from flowhash.bulk import TableChoices
-    from flowhash.cli.bulk import Running, index
+    from flowhash.indexing import SETTINGS
 
-    running = Running(ray, workers, restart, rows)
-    choices = TableChoices(metric, dtype, buckets)
-    index(encoded, out, choices, compact, running, Reply(quiet, as_json))
+    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
+    choices = bulk.TableChoices(metric=metric, dtype=dtype, buckets=buckets)
+    with execution.working(out) as tell, execution.runner() as runner:
+        items, work = bulk.index(
+            encoded, out, runner, choices, compact=compact, **execution.given()
+        )
+    known = read_settings(encoded / ENCODED, "bulk", "encode") if encoded.is_dir() else {}
+    if "encoder" in known and not (out / SETTINGS).exists():  # search and serve look there
+        section = {"encoder": known["encoder"], "items": known["items"], "out": out.resolve()}
+        write_section(out / SETTINGS, ["index"], section)
+    place = shlex.quote(str(out))
+    tell(
+        work, "item", f"the table has {count(items, 'item')}",
+        f"next: flowhash bulk search {place} QUERIES --out ANSWERS   or   flowhash serve {place}",
+        items=items,
+    )  # fmt: skip
 
 
+@command.command(
+    epilog="Example:  flowhash bulk search pets.table queries.encoded --out answers --top 10"
+)
 def search(
     context: typer.Context,
     table: options.TablePath,
@@ -198,15 +299,30 @@ def search(
     Every worker maps the table, so it must lie where all machines see it. The answers carry the row
     of their query.
     """
-    from flowhash.cli.bulk import Running, search
+    from flowhash.table import HashTable
 
-    running = Running(ray, workers, restart, rows)
-    reply = Reply(quiet, as_json)
-    search(
-        table, queries, out, top, probe, encoder, device, split, opening(context), running, reply
-    )
+    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
+    opening, place = options.opening(context), Path(queries).expanduser()
+    device = execution.device(device) if encoder is not None else "cpu"
+    with execution.working(out) as tell, execution.runner(device) as runner:
+        if encoder is not None:
+            place = out / bulk.ENCODED
+            with HashTable.open(table) as opened:
+                wanted = bulk.Choices(probe=probe or opened.active, pictures=False, device=device)
+            source = _source_of(queries, split, opening)
+            given = {**execution.given(), "rows": None}
+            bulk.encode(encoder_folder(encoder), source, place, runner, wanted, **given)
+        elif opening:
+            raise InputError(
+                "options that say how items are opened need --encoder, which makes queries of them"
+            )
+        work = bulk.search(table, place, out, runner, top=top, probe=probe, **execution.given())
+    tell(work, "query")
 
 
+@command.command(
+    epilog="Example:  flowhash bulk neighbours pets.table --out pets.neighbours --top 10"
+)
 def neighbours(
     table: options.TablePath,
     out: Annotated[Path, typer.Option(help="Folder for parquet files; the work goes on there.")],
@@ -220,7 +336,7 @@ def neighbours(
     as_json: options.Json = False,
 ) -> None:
     """Find the nearest other items of every item, among those that share a bucket with it."""
-    from flowhash.cli.bulk import Running, neighbours
-
-    running = Running(ray, workers, restart, rows)
-    neighbours(table, out, top, running, Reply(quiet, as_json))
+    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
+    with execution.working(out) as tell, execution.runner() as runner:
+        work = bulk.neighbours(table, out, runner, top=top, **execution.given())
+    tell(work, "item")

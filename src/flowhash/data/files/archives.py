@@ -146,13 +146,14 @@ def _check_size(name: str, size: int, limit: int) -> None:
         )
 
 
-def download(address: str, target: Path, md5: str) -> None:
+def download(address: str, target: Path, md5: str, progress: bool = True) -> None:
     """Fetch ``address`` to ``target``; what a broken download left is taken up again.
 
     Args:
         address: where it is.
         target: where it goes; its folder is made.
         md5: checksum of the whole file, in hexadecimal.
+        progress: show a bar.
 
     Raises:
         StorageError: the connection or the disk failed; calling again goes on where it broke off.
@@ -161,7 +162,7 @@ def download(address: str, target: Path, md5: str) -> None:
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _fetch(address, part)
+        _fetch(address, part, progress)
     except (OSError, http.client.HTTPException) as error:
         raise StorageError(
             f"{address} could not be downloaded to {part}: {error}. Try again, which goes on where "
@@ -177,7 +178,7 @@ def download(address: str, target: Path, md5: str) -> None:
     part.replace(target)
 
 
-def _fetch(address: str, part: Path) -> None:
+def _fetch(address: str, part: Path, progress: bool) -> None:
     """Append to ``part`` what it lacks."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address)
@@ -199,7 +200,7 @@ def _fetch(address: str, part: Path) -> None:
         length = response.headers.get("Content-Length")
         total = start + int(length) if length else None
         name = part.name.removesuffix(".part")
-        with _opened(part, resumed) as file, bytes_bar(name, start, total) as advance:
+        with _opened(part, resumed) as file, bytes_bar(name, start, total, progress) as advance:
             while chunk := response.read(CHUNK):
                 file.write(chunk)
                 advance(len(chunk))

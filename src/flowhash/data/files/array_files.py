@@ -14,7 +14,13 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.errors import DamagedFileError, InputError, StorageError, reason
+from flowhash.errors import (
+    Argument,
+    DamagedFileError,
+    InputError,
+    StorageError,
+    reason,
+)
 from flowhash.extras import require
 from flowhash.regular_file import memory, open_regular_file, reading
 
@@ -328,8 +334,8 @@ def _chosen(
     for name in wanted:
         if name in names:
             return name
-    option = "embedding" if what == "items" else "label"
     raise InputError(
         f"{path} has {reason(', '.join(names) or 'nothing')}; looked for {what} under "
-        f"{' or '.join(wanted)}. Name the right one with {option}="
+        f"{' or '.join(wanted)}. Name the right one with",
+        Argument("embedding" if what == "items" else "label"),
     )

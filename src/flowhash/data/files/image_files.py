@@ -171,7 +171,7 @@ class ImageFolder:
     def _decode(self, positions: NDArray[np.int64]) -> NDArray[np.uint8]:
         return read_pictures([self.paths[place] for place in positions], self.size, self.threads)
 
-    def verify(self) -> list[str]:
+    def verify(self, progress: bool = True) -> list[str]:
         """Decode every file; the messages about those that cannot be, in order. Empty is good."""
 
         def complaint(path: str) -> str | None:
@@ -182,5 +182,7 @@ class ImageFolder:
             return None
 
         with ThreadPoolExecutor(self.threads) as pool:
-            found = tracked(pool.map(complaint, self.paths), "look at images", len(self.paths))
+            found = tracked(
+                pool.map(complaint, self.paths), "look at images", len(self.paths), progress
+            )
             return [message for message in found if message]

@@ -12,7 +12,7 @@ from flowhash.data.files.pickles import read_pickle, whole_numbers
 from flowhash.data.item_sources import ArrayItems
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified
 from flowhash.data.preprocess import Preprocessing
-from flowhash.errors import DamagedFileError, InputError
+from flowhash.errors import Argument, DamagedFileError, InputError
 
 TRAIN_RECORDS = 50_000
 TEST_RECORDS = 10_000
@@ -32,7 +32,11 @@ Labels = NDArray[np.int64]
 
 
 def cifar100(
-    folder: str | Path, validation: float = 0.1, seed: int = 0, download: bool = False
+    folder: str | Path,
+    validation: float = 0.1,
+    seed: int = 0,
+    download: bool = False,
+    progress: bool = True,
 ) -> Splits:
     """CIFAR-100 with its 100 fine classes; validation is held out of the training images.
 
@@ -44,6 +48,7 @@ def cifar100(
         validation: share of each class that is held out; 0.1 leaves 45,000 and 5,000.
         seed: of the split.
         download: whether to fetch the binary archive (169 MB) into ``folder`` if none is there.
+        progress: show bars where it takes long.
 
     Raises:
         InputError: there is no archive in ``folder``.
@@ -52,19 +57,21 @@ def cifar100(
     path = Path(folder).expanduser()
     found = _find(path)
     if found is None and download:
-        fetch(ADDRESS, path / f"{BINARY}.tar.gz", MD5)
+        fetch(ADDRESS, path / f"{BINARY}.tar.gz", MD5, progress)
         found = _find(path)
     if found is None:
         raise InputError(
             f"{path} has no CIFAR-100; looked for {BINARY}, {PYTHON} and the same with .tar.gz. "
-            f"Give the folder that holds one of them, or download=True to fetch {ADDRESS}"
+            f"Give the folder that holds one of them, or, to fetch {ADDRESS},",
+            Argument("download", "True"),
         )
     (images, labels), (test_images, test_labels), names = _read(*found)
     everything = LabelledItems(ArrayItems(images), labels, names, f"{found[0]} (train)")
     tested = LabelledItems(ArrayItems(test_images), test_labels, names, f"{found[0]} (test)")
     train, held_out, _ = stratified(labels, validation, seed=seed)
     training = everything.subset(train)
-    return Splits(training, everything.subset(held_out), tested, Preprocessing.fit(training))
+    fitted = Preprocessing.fit(training, progress=progress)
+    return Splits(training, everything.subset(held_out), tested, fitted)
 
 
 def _find(path: Path) -> tuple[Path, str] | None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.data.files.array_files import has_labels, read_npy, read_npz, read_parquet
 from flowhash.data.item_sources import ArrayItems
 from flowhash.data.labelled_data import LabelledItems, Splits, split_in_three
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 
 CHUNK = 1 << 22  # numbers that are looked at together
 
@@ -28,6 +28,7 @@ def arrays(
     test: float = 0.0,
     seed: int = 0,
     preprocess: Literal["usual", "none"] = "usual",
+    progress: bool = True,
 ) -> Splits:
     """Vectors with labels, split by class.
 
@@ -45,6 +46,7 @@ def arrays(
             dimensions: distances keep their proportions, which a spread for each dimension would
             not leave them. For images, see :class:`Preprocessing`. "none" leaves values as they
             are (images are divided by 255).
+        progress: show a bar where it takes long.
 
     Raises:
         InputError: the arrays do not fit each other, or have values that are not finite.
@@ -54,7 +56,7 @@ def arrays(
         raise InputError(f'preprocess is {preprocess!r}; expected "usual" or "none"')
     data = labelled_arrays(items, labels, embedding=embedding, label=label)
     options = {"mean": "none", "spread": "none"} if preprocess == "none" else {}
-    return split_in_three(data, validation, test, seed, **options)
+    return split_in_three(data, validation, test, seed, progress=progress, **options)
 
 
 def labelled_arrays(
@@ -71,8 +73,9 @@ def labelled_arrays(
         label_source, found_labels = _read_labels(labels)
     elif found_labels is None:
         raise InputError(
-            f"{source} comes without labels; give labels, an array or the name of an .npy file "
-            "with one label for each row"
+            f"{source} comes without labels; expected an array or an .npy file with one for each "
+            "row: give",
+            Argument("labels"),
         )
     values = np.asarray(found_labels)
     if values.ndim != 1 or len(values) != len(found):

@@ -11,7 +11,7 @@ import numpy as np
 from flowhash.data.files.image_files import IMAGE_FORMATS, IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.labelled_data import LabelledItems, Splits, stratified
 from flowhash.data.preprocess import Preprocessing
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 
 __all__ = ["ImageFolder", "image_folder"]
 
@@ -37,6 +37,7 @@ def image_folder(
     seed: int = 0,
     ignore_other: bool = False,
     threads: int | None = None,
+    progress: bool = True,
 ) -> Splits:
     """A folder of images, one sub-folder a class, read as they are needed.
 
@@ -55,6 +56,7 @@ def image_folder(
         seed: of the split.
         ignore_other: whether to pass over files that are not images, instead of naming them.
         threads: that decode; all available cores by default.
+        progress: show a bar where it takes long.
 
     Raises:
         InputError: the folder is not laid out like this; the message names what is wrong.
@@ -78,7 +80,7 @@ def image_folder(
     for name in given.keys() - {"train"}:
         other = _classes(given[name], ignore_other, least=1, names=found.names)
         splits[name] = _labelled(other, pixels, given[name], threads)
-    fitted = Preprocessing.fit(training, mean="channel", spread="channel")
+    fitted = Preprocessing.fit(training, mean="channel", spread="channel", progress=progress)
     return Splits(training, splits["validation"], splits.get("test"), fitted)
 
 
@@ -183,8 +185,8 @@ def find_images(folder: Path, ignore_other: bool) -> list[str]:
     if others and not ignore_other:
         raise InputError(
             f"{folder} has files that are not images: {_some(sorted(others))}; expected "
-            f"{', '.join(IMAGE_FORMATS)}. Remove or convert them, or pass over them with "
-            "ignore_other=True"
+            f"{', '.join(IMAGE_FORMATS)}. Remove or convert them, or pass over them with",
+            Argument("ignore_other", "True"),
         )
     return sorted(images)
 

@@ -39,6 +39,7 @@ def imagenet32(
     seed: int = 0,
     cache: str | Path | None = None,
     per_class: int = HELD_OUT,
+    progress: bool = True,
 ) -> Splits:
     """ImageNet32 as in the paper: files 1-9 to train, some of file 10 to validate, val to test.
 
@@ -54,6 +55,7 @@ def imagenet32(
         cache: where converted files go; beside the originals by default.
         per_class: validation images of each class, taken from file 10; where it has fewer of a
             class, all of them.
+        progress: show a bar where it takes long.
 
     Raises:
         InputError: a file is missing.
@@ -68,7 +70,7 @@ def imagenet32(
     last = batches[HELD_OUT_FILE]
     held_out = _chained([last], last.name).subset(_some_of_each(last, per_class, seed))
     tested = _chained([batches[TEST_FILE]], batches[TEST_FILE].name)
-    return Splits(training, held_out, tested, _preprocessing(learned, training))
+    return Splits(training, held_out, tested, _preprocessing(learned, training, progress))
 
 
 def _find(root: Path) -> dict[str, Path]:
@@ -136,7 +138,9 @@ def _checked_mean(path: Path, mean: NDArray[Any] | None) -> NDArray[np.float64] 
     return values
 
 
-def _preprocessing(batches: list[BatchFile], training: LabelledItems) -> Preprocessing:
+def _preprocessing(
+    batches: list[BatchFile], training: LabelledItems, progress: bool
+) -> Preprocessing:
     """By the mean that the files store, else by that of the training split.
 
     The official files all store that of the whole data set. Files of one's own may store each its
@@ -145,7 +149,7 @@ def _preprocessing(batches: list[BatchFile], training: LabelledItems) -> Preproc
     means = [batch.mean for batch in batches if batch.mean is not None]
     sizes = [len(batch.planes) for batch in batches]
     if len(means) < len(batches) or not sum(sizes):
-        return Preprocessing.fit(training)
+        return Preprocessing.fit(training, progress=progress)
     mean = np.average(np.stack(means), axis=0, weights=sizes) * SCALE
     pixels = mean.reshape(3, SIDE, SIDE).transpose(1, 2, 0)
     return Preprocessing("images", (SIDE, SIDE), SCALE, pixels.astype(np.float32))

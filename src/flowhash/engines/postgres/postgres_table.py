@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from flowhash.table import (
     Stats,
     Stored,
     TableSettings,
+    changed_notes,
     check_encoder,
     draw_sample,
     read_ids,
@@ -201,19 +202,24 @@ class PostgresTable(SettingsProperties):
         payloads: Sequence[dict[str, Any] | None] | None = None,
         *,
         encoder: str | None = None,
+        notes: Mapping[str, Any] | None = None,
+        expected_notes: Mapping[str, Any] | None = None,
     ) -> NDArray[Any]:
-        """Add items in one transaction; an id that is there already is replaced.
+        """Add items and notes in one transaction; an id that is there already is replaced.
 
-        Arguments, answer and errors are those of :meth:`flowhash.HashTable.add`.
+        Arguments, answer and errors are those of :meth:`flowhash.HashTable.add`. What is expected
+        of the notes is looked at while nobody else can change the table.
         """
         self._check_writable()
         items = engine_arguments.new_items(
             self._settings, codes, embeddings, ids, payloads, encoder
         )
-        if not len(items.table):
+        if not len(items.table) and not notes and not expected_notes:
             return items.ids
         with self._using() as connection:
-            known, self._count = add(connection, self._names, self._place, self._settings, items)
+            known, self._count = add(
+                connection, self._names, self._place, self._settings, items, notes, expected_notes
+            )
         return known
 
     def delete(self, ids: Any) -> int:
@@ -272,10 +278,12 @@ class PostgresTable(SettingsProperties):
         self._check_writable()
         with self._using() as connection, transaction(connection):
             facts = locked(connection, self._names, self._place, self._settings)
-            write_notes(connection, self._names, {**facts.notes, name: value})
+            changed = changed_notes(facts.notes, {name: value})
+            if changed is not None:
+                write_notes(connection, self._names, changed)
 
     def notes(self) -> dict[str, Any]:
-        """What commands have noted about the table."""
+        """What was noted about the table."""
         with self._using() as connection:
             return self._facts(connection).notes
 

@@ -254,11 +254,10 @@ def drop_table(connection: Connection, names: Names) -> None:
 
 
 def write_notes(connection: Connection, names: Names, notes: dict[str, Any]) -> None:
-    """Put notes in the place of the earlier ones; those that are None are left out."""
-    kept = {name: value for name, value in notes.items() if value is not None}
+    """Put notes in the place of the earlier ones."""
     connection.execute(
         sql.SQL("UPDATE {} SET notes = %s WHERE name = %s").format(names.registry),
-        (json.dumps(kept), names.name),
+        (json.dumps(notes), names.name),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ from flowhash.engines.postgres.connection_pool import Connection
 from flowhash.engines.postgres.copy_rows import HEADER, TRAILER
 from flowhash.engines.postgres.postgres_address import PostgresAddress
 from flowhash.engines.postgres.row_source import RowStream
-from flowhash.engines.postgres.schema import Names, TableFacts, read_facts
+from flowhash.engines.postgres.schema import Names, TableFacts, read_facts, write_notes
 from flowhash.errors import InputError, StorageError
-from flowhash.table import INT64, Ids, TableSettings
+from flowhash.table import INT64, Ids, TableSettings, changed_notes
 
 COLUMNS = "bucket, id, others, payload, embedding"
 
@@ -74,11 +74,18 @@ def add(
     address: PostgresAddress,
     settings: TableSettings,
     items: EngineItems,
+    notes: Mapping[str, Any] | None = None,
+    expected_notes: Mapping[str, Any] | None = None,
 ) -> tuple[NDArray[Any], int]:
     """Store items in place of those with the same ids; the ids, and how many items there are."""
     refuse_zeros(items)
     with transaction(connection):
         facts = locked(connection, names, address, settings)
+        changed = changed_notes(facts.notes, notes, expected_notes)
+        if changed is not None:
+            write_notes(connection, names, changed)
+        if not len(items.table):
+            return items.ids, facts.items
         ids = items.counted_from(facts.next_id)
         source = RowStream(items.table, facts.next_id if items.counted else 0)
         gone = 0 if items.counted else _delete(connection, names, facts.settings, items.ids)

@@ -7,7 +7,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ from flowhash.table import (
     Stats,
     Stored,
     TableSettings,
+    changed_notes,
     check_encoder,
     draw_sample,
     read_ids,
@@ -205,6 +206,8 @@ class QdrantTable(SettingsProperties):
         payloads: Sequence[dict[str, Any] | None] | None = None,
         *,
         encoder: str | None = None,
+        notes: Mapping[str, Any] | None = None,
+        expected_notes: Mapping[str, Any] | None = None,
     ) -> NDArray[Any]:
         """Add items; an id that is there already is replaced.
 
@@ -217,12 +220,15 @@ class QdrantTable(SettingsProperties):
             ids: whole numbers, or strings.
             payloads: for each item a dict or None.
             encoder: the fingerprint of the encoder that made them.
+            notes: written with the marker that ends the change: they are there when all items are.
+            expected_notes: what some notes are as you know them.
 
         Returns:
             The ids [n].
 
         Raises:
             InputError: an argument does not fit; nothing was added.
+            ChangedNotesError: a note is not what was expected; nothing was added.
             StorageError: the server failed.
         """
         self._check_writable()
@@ -230,9 +236,13 @@ class QdrantTable(SettingsProperties):
         items = engine_arguments.new_items(settings, codes, embeddings, ids, payloads, encoder)
         with self._changing() as facts:
             known = items.counted_from(facts.next_id)
+            changed = changed_notes(json.loads(facts.notes), notes, expected_notes)
+            noted = {} if changed is None else {"notes": json.dumps(changed)}
+            if not len(known) and noted:
+                set_facts(self._store, **noted)
             if len(known):
                 self._refuse_strangers(items.table)
-                with self._change(facts, **point_writes.begun(facts, items, known)):
+                with self._change(facts, **noted, **point_writes.begun(facts, items, known)):
                     for _ in point_writes.put(
                         self._store, settings, items, facts.next_id, self._at_once()
                     ):
@@ -301,7 +311,7 @@ class QdrantTable(SettingsProperties):
         self._store.close()
 
     def notes(self) -> dict[str, Any]:
-        """What commands have noted about it."""
+        """What was noted about it."""
         notes: dict[str, Any] = json.loads(self._now().notes)
         return notes
 
@@ -309,15 +319,9 @@ class QdrantTable(SettingsProperties):
         """Note something, durably; None removes it."""
         with self._writing:
             self._check_writable()
-            notes = self.notes()
-            notes[name] = value
-            if value is None:
-                del notes[name]
-            try:
-                text = json.dumps(notes, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"the note {name!r} cannot be written as JSON: {error}") from error
-            set_facts(self._store, notes=text)
+            changed = changed_notes(self.notes(), {name: value})
+            if changed is not None:
+                set_facts(self._store, notes=json.dumps(changed))
 
     def refresh(self) -> bool:
         """See what others have changed, or are changing; whether that was anything."""
@@ -600,13 +604,10 @@ class QdrantTable(SettingsProperties):
             facts: of :meth:`_changing`; those of the table are overwritten by threads that search.
             **changed: what the change makes of them.
         """
-        begun = {name: value for name, value in changed.items() if name != "next_id"}
-        set_facts(self._store, writing=self._claim(), **begun)
+        ends = {name: changed.pop(name) for name in ("next_id", "notes") if name in changed}
+        set_facts(self._store, writing=self._claim(), **changed)
         yield
-        last: dict[str, Any] = {"change": facts.change + 1, "writing": "", "pending": None}
-        if "next_id" in changed:
-            last["next_id"] = changed["next_id"]
-        set_facts(self._store, **last)
+        set_facts(self._store, change=facts.change + 1, writing="", pending=None, **ends)
         self._now()
 
     def _claim(self) -> str:

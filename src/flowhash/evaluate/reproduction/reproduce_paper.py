@@ -83,7 +83,7 @@ def reproduce(
             first = first or trainings
         _Run(trainings, seed, outcome, say).seen()
         if searches_unseen:
-            kept = unseen_classes(splits, UNSEEN_SHARE, seed)
+            kept = unseen_classes(splits, UNSEEN_SHARE, seed, not quiet)
             plan = make_plan(data, loss, preset, seed, kept.train.classes, unseen=True)
             outcome.words = plan.words
             trainings = Trainings(plan, kept, place / "unseen", device, quiet)

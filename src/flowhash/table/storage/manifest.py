@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from flowhash.durable_files import OLD_STRAY
-from flowhash.errors import DamagedFileError, StorageError, reason
+from flowhash.errors import Advice, DamagedFileError, StorageError, reason
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.segment import DeletedFile, SegmentFile
 from flowhash.table.table_settings import TableSettings
 
 NAME = "manifest.json"
-FORMAT, VERSION = "flowhash-table", 1
+FORMAT, VERSION = "flowhash-table", 2
+WITHOUT_NOTES = 1  # the version of such a manifest, which every FlowHash reads
 SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
 STRAY_NAME = re.compile(re.escape(NAME) + OLD_STRAY)  # of a manifest that was not finished
@@ -42,6 +43,7 @@ class Manifest:
         next_id: the next id that ``add`` assigns.
         next_file: the next number for a file's name.
         segments: the files.
+        notes: what was noted about the table, with the rows that it is about: values of JSON.
     """
 
     settings: TableSettings
@@ -50,6 +52,7 @@ class Manifest:
     next_id: int = 0
     next_file: int = 1
     segments: tuple[SegmentFile, ...] = ()
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def files(self) -> set[str]:
         """The names of all files that belong to the table."""
@@ -60,6 +63,9 @@ class Manifest:
 def dump(manifest: Manifest) -> bytes:
     """The manifest as the bytes of its file."""
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
+    if not manifest.notes:
+        body["version"] = WITHOUT_NOTES
+        del body["notes"]
     text = json.dumps(body, indent=1, sort_keys=True)
     body["crc32"] = zlib.crc32(text.encode())
     return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
@@ -79,9 +85,11 @@ def read_manifest(folder: Path) -> Manifest:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         if not folder.exists():
-            raise StorageError(f"{folder} does not exist; HashTable.create makes tables") from error
+            raise StorageError(
+                f"{folder} does not exist; expected a table.", advice=Advice.CREATE
+            ) from error
         raise StorageError(
-            f"{folder} is not a table: it has no {NAME}. Use HashTable.create to make one"
+            f"{folder} is not a table: it has no {NAME}.", advice=Advice.CREATE
         ) from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
@@ -104,7 +112,7 @@ def read_manifest(folder: Path) -> Manifest:
         _check_numbers(manifest)
         if dump(manifest) != data:
             raise ValueError("it does not match its checksum")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     return manifest
 
@@ -142,6 +150,8 @@ def _check_numbers(manifest: Manifest) -> None:
     real = all(type(length) in (int, float) and 0 <= length < LARGEST_LENGTH for length in lengths)
     if not whole or not real or type(manifest.identity) is not str:
         raise ValueError("a number in it is none, or out of range")
+    if type(manifest.notes) is not dict:
+        raise ValueError("its notes are no object")
 
 
 def _check_names(manifest: Manifest) -> None:

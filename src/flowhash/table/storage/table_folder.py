@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ from flowhash.durable_files import (
     remove_strays,
     take_lock,
 )
-from flowhash.errors import DamagedFileError, StorageError
+from flowhash.errors import Advice, DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.arrays import PlaneLayout
 from flowhash.table.segments.segment import (
@@ -195,8 +195,13 @@ class TableFolder:
         deleted = DeletedFile(name, part.segment.rows - part.live, len(data), zlib.crc32(data))
         return LiveSegment(part.segment, part.alive, part.live, replace(part.file, deleted=deleted))
 
-    def commit(self, state: TableState) -> None:
-        """Make a state the table's, durably; then remove what it does not need any more."""
+    def commit(self, state: TableState, notes: dict[str, Any] | None = None) -> None:
+        """Make a state the table's, durably; then remove what it does not need any more.
+
+        Args:
+            state: what the table is from now on.
+            notes: all of them, in the same step; None leaves them as they are.
+        """
         files = tuple(part.file for part in state.parts if part.file is not None)
         # A generation that was tried may be on disk although nobody could see that, and readers may
         # know it: it never comes again.
@@ -206,6 +211,7 @@ class TableFolder:
             generation=self._attempted,
             next_id=state.next_id,
             segments=files,
+            notes=self.manifest.notes if notes is None else notes,
         )
         missing = [name for name in changed.files() if not (self.path / name).exists()]
         if missing:
@@ -337,7 +343,4 @@ def _refuse_content(path: Path) -> None:
     """A new table needs a folder of its own; what one has left that was not finished is ours."""
     names = [entry.name for entry in path.iterdir()]
     if any(name != LOCK and not STRAY_NAME.fullmatch(name) for name in names):
-        raise StorageError(
-            f"{path} is not empty; give a new or empty folder, or use HashTable.open for a table "
-            "that is there"
-        )
+        raise StorageError(f"{path} is not empty;", advice=Advice.NEW_FOLDER)

@@ -1,0 +1,174 @@
+"""``flowhash fit``: from labelled data to an encoder in a folder."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowhash.cli import options
+from flowhash.cli.config_file import save_settings
+from flowhash.cli.locations import located, opened, writable
+from flowhash.cli.output import Output, Stopped, described
+from flowhash.errors import InputError
+from flowhash.extras import require
+
+if TYPE_CHECKING:
+    from flowhash.data import Splits
+
+command = typer.Typer(add_completion=False)
+
+
+@command.command(epilog="Example:  flowhash fit digits --buckets 32 --active 2")
+def fit(
+    context: typer.Context,
+    data: options.Data,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder, DATA.run if not given; an interrupted run goes on."),
+    ] = None,
+    buckets: Annotated[int | None, typer.Option(min=1, help="d, how many buckets.")] = None,
+    active: Annotated[int | None, typer.Option(min=1, help="k, buckets of each item.")] = None,
+    penalty: Annotated[float | None, typer.Option(help="λ, what sharing a bucket costs.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            autocompletion=options.complete_preset,
+            help="Settings by name: cpu-cifar100-LOSS, paper-cifar100-LOSS or "
+            "paper-imagenet32-LOSS, with npairs or triplet, or cpu-digits. Without it they suit "
+            "the data.",
+        ),
+    ] = None,
+    rank: Annotated[
+        str | None, typer.Option(help="base, or hash to rank with the hash network's outputs.")
+    ] = None,
+    flip: Annotated[
+        bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
+    ] = True,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Of each stage, instead of what suits the data.")
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Of the training; splits have their own.")
+    ] = 0,
+    folder: options.Folder = None,
+    labels: options.Labels = None,
+    embedding: options.Embedding = None,
+    label: options.Label = None,
+    size: options.Size = None,
+    ignore_other: options.IgnoreOther = False,
+    download: options.Download = False,
+    device: options.Device = "auto",
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Learn an encoder from labelled data: a base embedding, then its buckets (Algorithm 1).
+
+    Ctrl-C stops it between two steps; the same command goes on where it stopped. On several GPUs or
+    processes: torchrun --nproc-per-node N -m flowhash.cli fit ….
+    """
+    require("torch", "learn")
+    from flowhash.learn import join_processes, train
+
+    output = Output(quiet, as_json)
+    run = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
+    processes = join_processes(device)
+    if run.exists():
+        writable(run)
+    with processes.in_turn():  # one downloads and converts, the others find it done
+        splits = opened(data, options.opening(context), output.progress)
+    _refuse_single_items(splits)
+    settings = _settings(splits, preset, buckets, active, steps, flip)
+    chosen = {"active": active, "penalty": penalty, "rank": rank, "seed": seed}
+    settings = replace(
+        settings, **{name: value for name, value in chosen.items() if value is not None}
+    )
+    if processes.first:
+        for line in described(splits, settings):
+            output.say(line)
+    finished = (run / "encoder" / "encoder.json").exists()
+    try:
+        encoder = train(splits, settings, run, device=device, quiet=quiet)
+    except InputError as error:
+        if preset is None:
+            raise
+        advice = f"The preset is {preset}; without one the settings suit the data"
+        raise InputError(f"{error}. {advice}") from error
+    except KeyboardInterrupt as error:
+        if processes.first:
+            _save(context, run, data, settings)
+        raise Stopped(f"the same command goes on from {run}") from error
+    if processes.first:
+        _save(context, run, data, settings)
+        _answer(output, run, encoder, finished)
+
+
+def _refuse_single_items(splits: Splits) -> None:
+    """A class of one item has no pair to learn from; say which, by their names."""
+    import numpy as np
+
+    sizes = np.bincount(splits.train.labels, minlength=splits.train.classes)
+    single = [splits.train.class_names[label] for label in np.flatnonzero(sizes == 1)]
+    if single:
+        shown = ", ".join(single[:5]) + (" …" if len(single) > 5 else "")
+        raise InputError(
+            f"{splits.train.source} has classes with a single item to learn from: {shown} "
+            f"({len(single)} in all); training takes two or more of each. Add items to them, or "
+            "leave them out"
+        )
+
+
+def _settings(
+    splits: Splits, name: str | None, buckets: int | None, active: int | None, steps: int | None,
+    flip: bool,
+) -> Any:  # fmt: skip
+    """The settings of a preset, or those that suit the data, with what was chosen instead."""
+    from flowhash.learn import preset, suggest
+
+    if name is None:
+        settings = suggest(splits, buckets, active or 1)
+    else:
+        settings = preset(name)
+        if buckets is not None:
+            settings = replace(settings, hash=replace(settings.hash, outputs=buckets))
+    changes: dict[str, Any] = {}
+    if steps is not None:
+        stages = {"base": settings.base, "hash": settings.hash}
+        changes = {key: replace(one, steps=steps) for key, one in stages.items() if one is not None}
+    if settings.augment is not None and not flip:
+        changes["augment"] = {**settings.augment, "flip": False}
+    return replace(settings, **changes)
+
+
+def _save(context: typer.Context, run: Path, data: str, settings: Any) -> None:
+    """What the run was made with; never what was refused, which another run's folder keeps."""
+    chosen = {name: getattr(settings, name) for name in ("active", "penalty", "rank")}
+    buckets = settings.hash.outputs
+    save_settings(context, run / "fit.toml", data=located(data), out=run, buckets=buckets, **chosen)
+
+
+def _answer(output: Output, run: Path, encoder: Any, finished: bool) -> None:
+    from flowhash.learn import best_validation
+
+    best = best_validation(run / "hash")
+    facts = {
+        "run": run, "encoder": run / "encoder", "fingerprint": encoder.fingerprint,
+        "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim,
+        "classes": len(encoder.class_names), "validation": best, "settings": run / "fit.toml",
+    }  # fmt: skip
+    result = "there was nothing to validate on"
+    if best is not None:
+        result = (
+            f"validation Pr@1 {100 * best['pr1']:.2f} %, SUF {best['suf']:.1f} at step "
+            f"{best['step']} of the hash stage"
+        )
+    output.result(
+        facts,
+        f"{'was finished before' if finished else 'finished'}: {result}",
+        f"encoder: {run / 'encoder'}  ({encoder})",
+        f"next: flowhash index {shlex.quote(str(run))} ITEMS --out TABLE",
+    )

@@ -1,0 +1,289 @@
+"""``flowhash index``: items into a table, batch by batch, each stored for good before the next."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowhash import engines
+from flowhash.cli import options
+from flowhash.cli.config_file import save_settings
+from flowhash.cli.locations import (
+    check_address,
+    encoder_folder,
+    load_encoder,
+    located,
+    shown,
+    writable,
+)
+from flowhash.cli.output import Output, and_goes_on, count, stoppable
+from flowhash.data import NAMED
+from flowhash.errors import InputError, StorageError
+
+if TYPE_CHECKING:
+    from flowhash.data import Collection
+    from flowhash.encoder import Encoder
+    from flowhash.engines import BrowsedEngine
+    from flowhash.indexing import ResumableIndexing
+
+LOOKED_UP = 1000  # names that are looked for at once
+
+command = typer.Typer(add_completion=False)
+
+
+@command.command(epilog="Example:  flowhash index pets.run pets --out pets.table")
+def index(
+    context: typer.Context,
+    encoder: options.EncoderPath,
+    items: Annotated[
+        str,
+        typer.Argument(
+            metavar="ITEMS",
+            autocompletion=options.complete_data,
+            help="A folder of images, an image, an .npy, .npz or .parquet file, or digits, "
+            "cifar100, imagenet32. Labels are kept where there are any.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The table's folder; one that is there is added to. This, or --to."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            autocompletion=options.complete_address,
+            help="Instead of --out: postgresql://HOST/DATABASE?table=NAME or "
+            "qdrant://HOST:6333/COLLECTION.",
+        ),
+    ] = None,
+    distribute: options.Distribute = False,
+    split: Annotated[
+        str, typer.Option(help="Of digits, cifar100, imagenet32: train, validation, test or all.")
+    ] = "train",
+    ids: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a new table: numbers that count on, or names, so that a file added again "
+            "replaces itself. Names for images in files, numbers otherwise."
+        ),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Items of another source may replace those of their name."),
+    ] = False,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Add rows that were indexed before, under new numbers."),
+    ] = False,
+    pictures: Annotated[
+        bool, typer.Option(help="Keep a small picture of each image, for the search page.")
+    ] = True,
+    metric: Annotated[
+        str | None, typer.Option(help="Of a new table: euclidean (if not told), cosine or inner.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of a new table: float32 (if not told), or float16 for half the space."),
+    ] = None,
+    folder: options.Folder = None,
+    labels: options.Labels = None,
+    embedding: options.Embedding = None,
+    label: options.Label = None,
+    ignore_other: options.IgnoreOther = False,
+    download: options.Download = False,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Items that are stored at once, 500 at the most.")
+    ] = 5000,
+    device: options.Device = "auto",
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Put items into a table, so that they are found: encode, add, keep.
+
+    The table is a folder (--out), or kept by PostgreSQL or Qdrant (--to). Each batch is safe on
+    disk before the next begins. Ctrl-C stops it; the same command goes on
+    where it stopped. The table remembers its encoder: search and serve need no other word.
+    """
+    from flowhash.indexing import ResumableIndexing, TableChoices, open_table
+
+    output = Output(quiet, as_json)
+    place = _chosen_place(context, out, to, distribute)
+    loaded = load_encoder(encoder)
+    opening = options.opening(context)
+    collection = _opened(items, split, opening, loaded, device, output)
+    if isinstance(place, Path) and place.exists():
+        writable(place)
+    began = time.monotonic()
+    choices = TableChoices(ids, pictures, metric, dtype, distribute)
+    with open_table(place, loaded, collection, choices) as table:
+        before = len(table)
+        words = [str(_whole(items)), split, repr(sorted(opening.items(), key=str))]
+        work = ResumableIndexing(table, loaded, collection, words, pictures, again)
+        if work.finished:
+            _was_there(output, items, place, table)
+            return
+        if not replace:
+            _refuse_other_source(work, items, place)
+        _save(context, work, place, encoder, items)
+        added = _added(work, place, batch, device, output)
+        replaced = max(0, before + added - len(table))
+        _answer(output, place, table, added, replaced, time.monotonic() - began)
+
+
+def _chosen_place(
+    context: typer.Context, out: Path | None, to: str | None, distribute: bool
+) -> str | Path:
+    """Where items go: the folder of ``--out`` or the address of ``--to``.
+
+    Raises:
+        InputError: there is none, or both, or one that cannot be.
+    """
+    if out is not None and to is not None:
+        # One of them in a file, such as the settings of an earlier run: the command line wins.
+        typed = [name for name in ("out", "to") if _is_typed(context, name)]
+        if len(typed) != 1:
+            raise InputError(
+                "there is an --out, for a folder, and a --to, for an address; give one"
+            )
+        out, to = (out, None) if typed == ["out"] else (None, to)
+    if out is None and to is None:
+        raise InputError(
+            "nothing says where the items go; give --out FOLDER, or --to ADDRESS for a database"
+        )
+    if to is None:
+        assert out is not None
+        if engines.is_address(out):
+            raise InputError("--out is an address; expected a folder. Give addresses with --to")
+        if distribute:
+            raise InputError("--distribute is for PostgreSQL with Citus; give --to postgresql://…")
+        return out
+    if not engines.is_address(to):
+        raise InputError(
+            f"--to is {shown(to)!r}; expected an address, postgresql://… or qdrant://…. Give "
+            "folders with --out"
+        )
+    check_address(to, distribute)
+    return to
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _save(
+    context: typer.Context, work: ResumableIndexing, out: str | Path, run: Path, source: str
+) -> None:
+    """Note what ``search`` needs to know, and how this command runs again."""
+    from flowhash.indexing import SETTINGS
+
+    folder = encoder_folder(run)
+    if isinstance(out, Path):
+        table = work.table
+        save_settings(
+            context, out / SETTINGS, encoder=folder, items=located(source), out=out,
+            metric=table.metric, dtype=table.dtype, to=None,
+        )  # fmt: skip
+    else:
+        work.notes.write_settings(
+            {"encoder": str(folder.expanduser().resolve()), "items": str(_whole(source))}
+        )
+
+
+def _added(
+    work: ResumableIndexing, out: str | Path, batch: int, device: str, output: Output
+) -> int:
+    """Add what is left; how many items that was. Stopped, or with a lost server, it says so."""
+    total = count(len(work.collection), "item")
+    if work.done:
+        output.say(f"going on after {work.done:,} of {total}")
+    try:
+        with stoppable(
+            lambda: f"{work.done:,} of {total} are in {shown(out)}, the same command goes on"
+        ):
+            return work.run(batch, device, output.progress)
+    except StorageError as error:
+        if isinstance(out, Path):
+            raise
+        raise and_goes_on(error, work.done, len(work.collection)) from error
+
+
+def _was_there(output: Output, source: str, out: str | Path, table: BrowsedEngine) -> None:
+    facts = {"table": shown(out), "added": 0, "replaced": 0, "items": len(table), "seconds": 0.0}
+    output.result(
+        facts,
+        f"{shown(out)}: {source} was indexed before, nothing was added; the table has "
+        f"{count(len(table), 'item')}. To add it once more, under new numbers, give --again",
+    )
+
+
+def _answer(
+    output: Output, out: str | Path, table: BrowsedEngine, added: int, replaced: int, seconds: float
+) -> None:
+    facts = {
+        "table": shown(out), "added": added, "replaced": replaced, "items": len(table),
+        "seconds": seconds,
+    }  # fmt: skip
+    again = f", {count(replaced, 'item')} replaced" if replaced else ""
+    place = shlex.quote(shown(out))
+    output.result(
+        facts,
+        f"{shown(out)}: {count(added, 'item')} added in {seconds:.1f} s{again}; the table has "
+        f"{count(len(table), 'item')}",
+        f"next: flowhash search {place} QUERY   or   flowhash serve {place} --open",
+    )
+
+
+def _whole(source: str) -> str | Path:
+    return source if source in NAMED else Path(source).expanduser().resolve()
+
+
+def _opened(
+    source: str, split: str, opening: dict[str, Any], encoder: Encoder, device: str, output: Output
+) -> Collection:
+    """The items; that the encoder takes them is seen before there is a table."""
+    import numpy as np
+
+    from flowhash.data import open_collection
+
+    takes = encoder.preprocessing
+    found = open_collection(
+        source, size=takes.size, split=split, progress=output.progress, **opening
+    )
+    if found.items.kind != takes.kind:
+        raise InputError(
+            f"{source} holds {found.items.kind}, but the encoder takes {takes.kind}; give items of "
+            "the kind that it was trained on"
+        )
+    if not len(found):
+        raise InputError(f"{source} has no items; give at least one to store")
+    try:
+        encoder.encode(found.take(np.arange(1)), device=device)
+    except InputError as error:
+        raise InputError(f"{source} does not fit the encoder: {error}") from error
+    return found
+
+
+def _refuse_other_source(work: ResumableIndexing, source: str, out: str | Path) -> None:
+    """Two folders may have files of one name: the second must not replace the first unasked."""
+    earlier = work.notes.settings().get("items")
+    if not work.names or earlier in (None, str(_whole(source))):
+        return
+    names = list(work.collection.names)
+    both: list[str] = []
+    for start in range(0, len(names), LOOKED_UP):
+        some = names[start : start + LOOKED_UP]
+        codes = work.table.codes_of(some)
+        both += [name for name, code in zip(some, codes, strict=True) if code is not None]
+    if both:
+        raise InputError(
+            f"{count(len(both), 'item')} of {source} have names that {shown(out)} has already from "
+            f"{earlier}, such as {both[0]}; give --replace to replace them, or index the folder "
+            "above both"
+        )

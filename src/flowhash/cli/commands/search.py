@@ -1,0 +1,267 @@
+"""``flowhash search``: the stored items nearest to a query, and how little was scanned."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flowhash import engines
+from flowhash.cli import options
+from flowhash.cli.locations import encoder_folder, load_encoder, place_of, shown
+from flowhash.cli.output import Output
+from flowhash.errors import InputError
+from flowhash.extras import require
+
+if TYPE_CHECKING:
+    from flowhash.engines import BrowsedEngine, RemoteEngine
+    from flowhash.table import HashTable, Hits
+
+STORED = "id:"
+
+command = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True)
+class EncodedQuery:
+    """A query, ready for the table: the buckets in its order, and its embedding."""
+
+    name: str
+    order: Any
+    embedding: Any
+    stored: Any = None  # the id of a stored item, which does not find itself
+
+
+@command.command(epilog="Example:  flowhash search pets.table cat.jpg --top 5")
+def search(
+    table: options.TablePlace,
+    queries: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUERY…",
+            help="An image, an .npy or .npz file of vectors, or id:ID for an item of the table.",
+        ),
+    ],
+    encoder: options.OwnEncoder = None,
+    top: Annotated[int, typer.Option(min=1, help="How many to show of each query.")] = 10,
+    probe: Annotated[
+        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
+    ] = None,
+    at_least: Annotated[
+        int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of an address: only items with this in their payload, such as label=cat. May be "
+            "given again: all keys must hold, with one of the values given for each.",
+        ),
+    ] = None,
+    device: options.Device = "auto",
+    config: options.Config = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+) -> None:
+    """Find the stored items nearest to a query, and see how little was scanned."""
+    place = place_of(table)
+    wanted = conditions(where or ())
+    if wanted is not None and isinstance(place, Path):
+        raise InputError(
+            f"--where is for addresses: {place} is a folder, and only an engine, such as "
+            "PostgreSQL, filters by payloads. `flowhash copy` puts a table into one"
+        )
+    if encoder is not None:  # also where no query needs it
+        encoder_folder(encoder)
+    with engines.open_any(place) as stored:
+        if not len(stored):
+            raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")
+        further = at_least is not None or (probe or 0) > stored.active
+        ready = list(_queries(stored, place, encoder, queries, further, device))
+        if not ready:
+            raise InputError(f"{', '.join(queries)} holds no query; give one or more rows")
+        how = {"probe": probe, "at_least": at_least, "where": wanted}
+        _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
+        answers = [_answer(stored, query, top, how) for query in ready]
+        output = Output(quiet, as_json)
+        output.result({"table": shown(place), "items": len(stored), "answers": answers})
+        _print(answers, len(stored), output)
+
+
+def conditions(texts: Sequence[str]) -> dict[str, Any] | None:
+    """``KEY=VALUE`` words as a filter: all keys must hold, one of the values of each.
+
+    What JSON reads as a number, true, false or null is that or the same text, since labels of
+    ``index`` are texts; in quotes it is text only.
+
+    Raises:
+        InputError: one has no ``=``.
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key:
+            raise InputError(f"--where is {text!r}; expected KEY=VALUE, such as label=cat")
+        values = found.setdefault(key, [])
+        try:
+            read = json.loads(value, parse_constant=str)
+        except ValueError:
+            read = value
+        if isinstance(read, str | list | dict):
+            values.append(read if isinstance(read, str) else value)
+        else:
+            values += [read, value]
+    return {key: some if len(some) > 1 else some[0] for key, some in found.items()} or None
+
+
+def _queries(
+    table: HashTable | RemoteEngine,
+    place: str | Path,
+    encoder: Path | None,
+    texts: Sequence[str],
+    further: bool,
+    device: str,
+) -> Iterator[EncodedQuery]:
+    from flowhash.indexing import TableNotes, own_encoder
+
+    found: Any = None
+    for text in texts:
+        if text.startswith(STORED):
+            yield _stored(table, text.removeprefix(STORED), further)
+            continue
+        if found is None:
+            run = own_encoder(TableNotes(table).settings(), place, encoder)
+            if run is None:
+                raise InputError(
+                    f"{shown(place)} does not say which encoder made it; give --encoder, the run "
+                    "of `flowhash fit`"
+                )
+            found = load_encoder(run)
+        yield from _encoded(found, table, text, device)
+
+
+def _stored(table: BrowsedEngine, text: str, further: bool) -> EncodedQuery:
+    from flowhash.data import NAME, plain_payload
+
+    item: Any = text
+    if table.id_kind == "int64":
+        try:
+            item = int(text)
+        except ValueError:
+            raise InputError(
+                f"{STORED}{text} is no whole number, but the ids of this table are"
+            ) from None
+    if further:
+        raise InputError(
+            f"--probe and --at-least open further buckets, but of a stored item only the "
+            f"{table.active} that it is in are known, not an order of all; leave them out, or give "
+            "the item itself"
+        )
+    try:
+        found = table[item]
+    except KeyError:
+        raise InputError(f"the table has no item {text}; look at the ids of other hits") from None
+    name = plain_payload(found.payload).get(NAME) or text
+    return EncodedQuery(f"item {name}", found.code, found.embedding, item)
+
+
+def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[EncodedQuery]:
+    from flowhash.data import DATA_FILES, IMAGE_SUFFIXES, any_arrays, read_npy
+    from flowhash.encoder import check_table
+
+    check_table(encoder, table)
+    path = Path(text).expanduser()
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
+        raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
+    names = [text]
+    if suffix in IMAGE_SUFFIXES and encoder.preprocessing.kind == "images":
+        items: Any = [path]
+    elif suffix == ".npy" and (one := read_npy(path)).ndim == _dimensions(encoder) - 1:
+        items = one[None]
+    elif suffix in DATA_FILES:
+        items, _ = any_arrays(path, None, None, None)
+        names = [f"{text} row {row}" for row in range(len(items))]
+    else:
+        kind = encoder.preprocessing.kind
+        expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
+        raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
+    made = encoder.encode(items, device=device)
+    for name, order, embedding in zip(
+        names, made.ordered_buckets(None), made.embeddings, strict=True
+    ):
+        yield EncodedQuery(name, order, embedding)
+
+
+def _dimensions(encoder: Any) -> int:
+    """Of an array of what an encoder takes: 4 for images, 2 for vectors."""
+    return 4 if encoder.preprocessing.kind == "images" else 2
+
+
+def _answer(
+    table: BrowsedEngine, query: EncodedQuery, top: int, how: dict[str, Any]
+) -> dict[str, Any]:
+    extra = query.stored is not None  # it finds itself first, and is left out
+    began = time.perf_counter()
+    hits = table.search(query.order[None], query.embedding[None], top + extra, payloads=True, **how)
+    seconds = time.perf_counter() - began
+    return {
+        "query": query.name,
+        "opened": query.order[: int(hits.opened[0])].tolist(),
+        "scanned": int(hits.scanned[0]),
+        "milliseconds": 1000 * seconds,
+        "hits": _hits(table, hits, query.stored)[:top],
+    }
+
+
+def _hits(table: BrowsedEngine, hits: Hits, stored: Any) -> list[dict[str, Any]]:
+    from flowhash.data import LABEL, NAME, plain_payload
+
+    assert hits.payloads is not None
+    ids = hits.ids[0, : int(hits.counts[0])].tolist()
+    codes = table.codes_of(ids)
+    found = []
+    for place, (item, code) in enumerate(zip(ids, codes, strict=True)):
+        if stored is not None and item == stored:
+            continue
+        payload = plain_payload(hits.payloads[0][place])
+        found.append({
+            "id": item, "distance": float(hits.distances[0, place]),
+            "label": payload.pop(LABEL, None), "name": payload.pop(NAME, None),
+            "buckets": code or [], "payload": payload or None,
+        })  # fmt: skip
+    return found
+
+
+def _print(answers: list[dict[str, Any]], items: int, output: Output) -> None:
+    escape = require("rich.markup", "cli").escape
+    for answer in answers:
+        table = require("rich.table", "cli").Table(
+            title=escape(answer["query"]), title_justify="left"
+        )
+        for name in ("", "distance", "class", "id", "buckets"):
+            table.add_column(name, justify="right" if name in ("", "distance") else "left")
+        for rank, hit in enumerate(answer["hits"], 1):
+            label = "" if hit["label"] is None else str(hit["label"])
+            table.add_row(
+                str(rank), f"{hit['distance']:.4f}", escape(label),
+                escape(str(hit["id"])), ", ".join(map(str, hit["buckets"])),
+            )  # fmt: skip
+        output.show(table)
+        scanned = answer["scanned"]
+        fewer = f", {items / scanned:.1f} times fewer," if 0 < scanned < items else ""
+        output.show(
+            f"opened {_listed(answer['opened'])}: scanned {scanned:,} of {items:,} items{fewer} in "
+            f"{answer['milliseconds']:.2f} ms\n"
+        )
+
+
+def _listed(buckets: list[int]) -> str:
+    shown = ", ".join(map(str, buckets[:8])) + (", …" if len(buckets) > 8 else "")
+    return f"bucket {shown}" if len(buckets) == 1 else f"buckets {shown}"

@@ -1,0 +1,160 @@
+"""Where things are, as the user names them: data sets, encoders, tables, folders for results.
+
+Addresses where a folder or a file is expected are refused before anything is made or shown: they
+may hold a password.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowhash import data, engines
+from flowhash.errors import DamagedFileError, InputError
+from flowhash.extras import require
+
+if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
+
+# The only parameters that take addresses.
+TAKE_ADDRESSES = {
+    "index": {"to"},
+    "search": {"table"},
+    "serve": {"table"},
+    "copy": {"source", "target"},
+    "table stats": {"table"},
+    "table check": {"table"},
+    "table compact": {"table"},
+}
+# Well formed or not: what looks so may hold a password, and is not repeated.
+ADDRESS = re.compile(r"(postgres|postgresql|qdrant(\+\w+)?)(:|//)", re.IGNORECASE)
+# What libpq takes besides: with a password, or with a place and more, whose name may be mistyped.
+CONNECTION = re.compile(r"\bpassword\s*=|^\s*\w+\s*=\s*('[^']*'|[^\s=]*)\s+\w+\s*=", re.IGNORECASE)
+
+
+def place_of(text: str) -> str | Path:
+    """Where a table is as the user names it: an address, or a folder."""
+    return text if engines.is_address(text) else Path(text)
+
+
+def shown(place: str | Path) -> str:
+    """A place in words, without a password."""
+    return engines.hidden(place) if isinstance(place, str) else str(place)
+
+
+def check_address(address: str, distribute: bool) -> None:
+    """See that an address can be used at all, before anything is loaded for it.
+
+    Raises:
+        InputError: nobody knows such addresses, or it cannot be distributed.
+        MissingExtraError: its packages are not installed.
+    """
+    engines.room_of(address)
+    if distribute and engines.SCHEMES[engines.scheme_of(address) or ""] != "postgres":
+        raise InputError(
+            f"--distribute is for PostgreSQL with Citus, not for {shown(address)}; leave it out"
+        )
+
+
+def opened(source: str, options: dict[str, Any], progress: bool) -> data.Splits:
+    """The data set; a broken image is found now, not in the middle of a training."""
+    splits = data.open_data(source, progress=progress, **options)
+    seen: list[data.ImageFolder] = []  # splits of one folder are choices of one store
+    for part in (splits.train, splits.validation, splits.test):
+        store = getattr(part and part.items, "items", part and part.items)
+        if isinstance(store, data.ImageFolder) and all(store is not other for other in seen):
+            seen.append(store)
+            complaints = store.verify(progress)
+            if complaints:
+                more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
+                raise DamagedFileError(complaints[0] + more)
+    return splits
+
+
+def located(source: str) -> str | Path:
+    """A data set as it can be found from any folder."""
+    return source if source in data.NAMED else Path(source)
+
+
+def encoder_folder(run: Path) -> Path:
+    """Where the encoder of a run is, or the encoder's own folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
+    if (folder / "encoder.json").exists():
+        return folder
+    what = "holds no finished encoder" if run.exists() else "does not exist"
+    raise InputError(
+        f"{run} {what}; expected the folder that `flowhash fit --out` made, or the encoder in it"
+    )
+
+
+def load_encoder(run: Path) -> Encoder:
+    """The encoder of a run, or in a folder of its own."""
+    folder = encoder_folder(run)
+    require("torch", "learn")
+    from flowhash.encoder import Encoder
+
+    return Encoder.load(folder)
+
+
+def writable(folder: Path) -> None:
+    """Make a folder for results before the work, not after it."""
+    import tempfile
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {folder}: {error.strerror}; choose another folder"
+        ) from error
+
+
+def refuse_misplaced(command: str, parameters: Iterable[Any], given: Mapping[str, Any]) -> None:
+    """Refuse addresses where a folder or a file is expected, and what is almost one.
+
+    Args:
+        command: its words, such as "table stats".
+        parameters: of the command.
+        given: what the user gave for them.
+
+    Raises:
+        InputError: the message names the parameter, not what was given for it.
+    """
+    takes = TAKE_ADDRESSES.get(command, set())
+    for parameter in parameters:
+        value = given.get(parameter.name)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, str | Path):
+                _check(str(one), _name(parameter), parameter.name in takes)
+
+
+def _name(parameter: Any) -> str:
+    long = [word for word in parameter.opts if word.startswith("--")]
+    return long[0] if long else str(parameter.metavar or parameter.name).upper()
+
+
+def _check(value: str, name: str, takes: bool) -> None:
+    if CONNECTION.search(value) and "://" not in value:
+        raise InputError(
+            f"{name} has a password in it, or may have one, but is no address; expected "
+            "postgresql://USER@HOST/DATABASE?table=NAME, or a folder"
+        )
+    if ADDRESS.match(value) is None:
+        return
+    if not takes:
+        raise InputError(
+            f"{name} is an address; expected a folder or a file. Addresses are for index --to, "
+            "copy, search, serve and table"
+        )
+    if "://" not in value:
+        raise InputError(
+            f"{name} is no address; expected postgresql://USER@HOST/DATABASE?table=NAME or "
+            "qdrant://HOST:6333/COLLECTION"
+        )

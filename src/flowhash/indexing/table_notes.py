@@ -1,0 +1,170 @@
+"""What ``index`` notes about a table: how far each source is, where encoder and items are.
+
+How far a source is stored is a note of the table itself, committed with the rows that it is about.
+Earlier versions wrote it into a file beside the table, after the rows; such a file still counts
+where the table has no note of that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowhash.engines import RemoteEngine, hidden
+from flowhash.errors import DamagedFileError, InputError, reason
+from flowhash.settings_file import read_settings, write_section
+from flowhash.table import HashTable
+
+SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
+INDEX = "index"  # the note of an engine that has the same
+SOURCE = "index-"  # notes on sources begin so
+SEAL = "crc32"  # of such a note, over all that it says; a database may be changed by hand
+
+
+class LostEncoderError(InputError):
+    """The encoder that a table was made with is not where it was."""
+
+
+class TableNotes:
+    """Notes about a table.
+
+    Args:
+        table: open; that of a folder, or an engine.
+    """
+
+    def __init__(self, table: HashTable | RemoteEngine) -> None:
+        self._table = table
+        self._folder = table.path if isinstance(table, HashTable) else None
+
+    def done(self, name: str) -> int:
+        """How many items of a source are stored; 0 where nothing is noted.
+
+        Raises:
+            DamagedFileError: it is not what was written. Taken for none, all items of the source
+                would be stored a second time.
+        """
+        noted, path = self._table.notes().get(name), self._old_file(name)
+        if noted is not None:
+            return self._sound(name, noted)
+        if path is None:
+            return 0
+        try:
+            if not path.is_file() and path.exists():
+                raise self.damaged(name, "it is no file")
+            return self._sound(name, json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return 0
+        except DamagedFileError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            words = reason(getattr(error, "strerror", None) or error)
+            raise self.damaged(name, words) from error
+
+    def sources(self) -> dict[str, Any]:
+        """The notes on all sources, fit for another table that gets the same rows.
+
+        Raises:
+            DamagedFileError: as of :meth:`done`.
+        """
+        names = {name for name in self._table.notes() if name.startswith(SOURCE)}
+        if self._folder is not None:
+            names |= {path.stem for path in self._folder.glob(f"{SOURCE}*.json")}
+        return {name: source_note(self.done(name)) for name in sorted(names)}
+
+    def damaged(self, name: str, words: str) -> DamagedFileError:
+        """What to raise where the note on a source cannot be used."""
+        table, path = self._table, self._old_file(name)
+        if path is not None and name not in table.notes():
+            place = str(path)
+        else:
+            whose = table.path if isinstance(table, HashTable) else table.address
+            place = f"{whose}: the note {name}"
+        return DamagedFileError(
+            f"{place} is damaged ({words}); it says which items of a source are stored already. "
+            "Restore it from a copy, or run the index command of that source with --again: then "
+            "all its items are stored once more, those without names under new numbers"
+        )
+
+    def _sound(self, name: str, record: Any) -> int:
+        if not isinstance(record, dict):
+            raise self.damaged(name, f"it holds {reason(record):.40}, expected an object")
+        if SEAL in record and record[SEAL] != _checksum(record):
+            raise self.damaged(name, "its checksum does not fit")
+        done = record.get("done")
+        if type(done) is not int or done < 0:
+            raise self.damaged(name, f"it says that {reason(done):.40} items are done")
+        return done
+
+    def remove_old_file(self, name: str) -> None:
+        """Remove what an earlier version noted; the table says more by now."""
+        path = self._old_file(name)
+        if path is not None:
+            with contextlib.suppress(OSError):  # what stays does no harm: the table's note counts
+                path.unlink()
+
+    def _old_file(self, name: str) -> Path | None:
+        return None if self._folder is None else self._folder / f"{name}.json"
+
+    def settings(self) -> dict[str, Any]:
+        """What ``index`` was told, as far as it is of use later: the encoder, the items."""
+        if self._folder is not None:
+            return read_settings(self._folder / SETTINGS, INDEX)
+        found = self._table.notes().get(INDEX)
+        return found if isinstance(found, dict) else {}
+
+    def write_settings(self, settings: Mapping[str, Any]) -> None:
+        """Note what ``index`` was told; files by their whole paths."""
+        if self._folder is not None:
+            write_section(self._folder / SETTINGS, [INDEX], settings)
+        else:
+            self._table.note(INDEX, dict(settings))
+
+
+def source_note(done: int) -> dict[str, int]:
+    """The note that so many items of a source are stored."""
+    record = {"done": done}
+    return {**record, SEAL: _checksum(record)}
+
+
+def _checksum(record: Mapping[str, Any]) -> int:
+    """Of all but the checksum, however it is laid out in a file."""
+    body = {key: value for key, value in record.items() if key != SEAL}
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+def own_encoder(settings: Mapping[str, Any], place: str | Path, given: Path | None) -> Path | None:
+    """The encoder that was given, or the one that ``index`` noted; None where nothing says so.
+
+    Args:
+        settings: of :meth:`TableNotes.settings`.
+        place: of the table.
+        given: by the user.
+
+    Raises:
+        LostEncoderError: it is not there any more.
+    """
+    if given is not None:
+        return given
+    noted, table = settings.get("encoder"), settings.get("out", "")
+    if not isinstance(noted, str):
+        return None
+    candidates = [Path(noted)]
+    if isinstance(place, Path):
+        # Where table and encoder were moved together, their places still lie alike.
+        candidates.append(place / os.path.relpath(noted, str(table) or noted))
+    for candidate in candidates:
+        if (candidate / "encoder.json").exists():
+            return candidate
+    shown, where = (
+        (str(place), "there any more") if isinstance(place, Path)
+        else (hidden(place), "on this machine")
+    )  # fmt: skip
+    raise LostEncoderError(
+        f"{shown} was made with the encoder {noted}, which is not {where}; say where it is with "
+        "--encoder"
+    )
