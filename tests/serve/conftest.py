@@ -23,10 +23,9 @@ class Servers:
 def _compiled() -> None:
     """Compile before anything is asked in this process: requests have a time limit."""
     from flowhash.serve import create_app
-    from flowhash.serve.warming import warm_up
     from tests.serve.test_limits import small_table
 
-    warm_up(create_app(small_table()).state.service)
+    create_app(small_table()).state.service.warm_up()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ from typing import Any
 from numba.core.dispatcher import Dispatcher
 
 from flowhash.serve import create_app
-from flowhash.serve.warming import warm_up
 from flowhash.table import HashTable
 from tests.serve.servers import ACTIVE, BUCKETS, DIM, ITEMS, raw_items
 from tests.serve.test_limits import ask
@@ -30,7 +29,7 @@ def change(folder: str, ids: str, dtype: str) -> None:
     chosen: dict[str, Any] = {"ids": ids, "dtype": dtype}
     table = HashTable.create(folder, buckets=BUCKETS, dim=DIM, active=ACTIVE, **chosen)
     app = create_app(table)
-    warm_up(app.state.service)
+    app.state.service.warm_up()
     assert len(table) == 0
     before = compiled()
     assert before

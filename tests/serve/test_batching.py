@@ -13,11 +13,11 @@ import httpx
 import numpy as np
 import pytest
 
-from flowhash.serve import search_executor as finding
-from flowhash.serve.errors import ProblemError
+from flowhash.serve import search_executor
+from flowhash.serve.errors import RequestError
 from flowhash.serve.metrics import Metrics
-from flowhash.serve.query_batcher import Batcher
-from flowhash.serve.search_executor import Query, Searching
+from flowhash.serve.query_batcher import QueryBatcher
+from flowhash.serve.search_executor import SearchExecutor, SearchQuery
 from flowhash.table import HashTable
 from tests.serve.conftest import Servers
 from tests.serve.servers import ACTIVE, BUCKETS, DIM, PATIENCE, finished, message_of, raw_items
@@ -48,7 +48,7 @@ class Echo:
         if any(word.text == "broken" for word in words):
             raise RuntimeError("on purpose")
         return [
-            ProblemError(422, "wrong") if word.text == "wrong" else word.text.encode()
+            RequestError(422, "wrong") if word.text == "wrong" else word.text.encode()
             for word in words
         ]
 
@@ -57,7 +57,7 @@ def asked(echo: Echo, words: list[Word], most: int = 4, timeout: float = PATIENC
     """Ask all at once, let them go, and give back answers or exceptions."""
 
     async def all_of_them() -> list[Any]:
-        batcher = Batcher(echo, most, timeout, "test")
+        batcher = QueryBatcher(echo, most, timeout, "test")
         jobs = [asyncio.create_task(batcher.ask(word)) for word in words]
         await asyncio.sleep(0.05)
         echo.go.set()
@@ -95,7 +95,7 @@ def test_rows_count_not_queries() -> None:
 def test_one_that_is_wrong_is_alone_with_it() -> None:
     answers = asked(Echo(), [Word("a"), Word("wrong"), Word("b")])
     assert (answers[0], answers[2]) == (b"a", b"b")
-    assert isinstance(answers[1], ProblemError)
+    assert isinstance(answers[1], RequestError)
 
 
 def test_a_fault_reaches_everyone_of_the_batch_and_nobody_after() -> None:
@@ -107,7 +107,7 @@ def test_who_waits_too_long_is_told_and_not_searched() -> None:
     echo = Echo()
 
     async def late() -> list[Any]:
-        batcher = Batcher(echo, 4, 0.1, "test")
+        batcher = QueryBatcher(echo, 4, 0.1, "test")
         first = asyncio.create_task(batcher.ask(Word("first")))
         await asyncio.sleep(0.05)
         second = asyncio.create_task(batcher.ask(Word("second")))
@@ -127,15 +127,15 @@ def test_a_query_that_cannot_be_searched_fails_alone() -> None:
     codes, embeddings = raw_items(0)
     table = HashTable.create(buckets=BUCKETS, dim=DIM, active=ACTIVE, metric="cosine")
     table.add(codes, embeddings)
-    searching = Searching(table, None, Metrics(lambda: 0), None)
+    searching = SearchExecutor(table, None, Metrics(lambda: 0), None)
     order = np.arange(ACTIVE, dtype=np.int32)[None]
     rows = [embeddings[[0]], np.zeros((1, DIM), np.float32), embeddings[[1]]]
-    queries = [Query(row, order, 3, None, None, False) for row in rows]
+    queries = [SearchQuery(row, order, 3, None, None, False) for row in rows]
     answers = searching.batch(queries)
     assert isinstance(answers[0], bytes)
     assert isinstance(answers[2], bytes)
     assert answers[0] != answers[2]
-    assert isinstance(answers[1], ProblemError)
+    assert isinstance(answers[1], RequestError)
     assert answers[1].status == 422
 
 
@@ -178,10 +178,10 @@ def test_a_batch_answers_as_one_by_one(count: int, payloads: bool) -> None:
     codes, embeddings = raw_items(0)
     table = HashTable.create(buckets=BUCKETS * 10, dim=DIM, active=ACTIVE)
     table.add(codes * 10, embeddings, payloads=[{"row": row} for row in range(len(codes))])
-    searching = Searching(table, None, Metrics(lambda: 0), None)
+    searching = SearchExecutor(table, None, Metrics(lambda: 0), None)
     queries = []
     for row in range(count):
-        query = Query(embeddings[[row]], codes[[row]] * 10, 3, None, None, payloads)
+        query = SearchQuery(embeddings[[row]], codes[[row]] * 10, 3, None, None, payloads)
         query.without = row
         queries.append(query)
     together = [json.loads(body) for body in searching.batch(queries)]  # type: ignore[arg-type]
@@ -225,11 +225,12 @@ def test_an_answer_is_of_one_state_while_others_write(
         return changed
 
     change()
-    searching = Searching(table, None, Metrics(lambda: 0), None)
-    monkeypatch.setattr(finding, "_hits", changing(finding._hits))
+    searching = SearchExecutor(table, None, Metrics(lambda: 0), None)
+    step = changing(search_executor._search_state)
+    monkeypatch.setattr(search_executor, "_search_state", step)
     monkeypatch.setattr(table, "_searcher_of", changing(table._searcher_of))
     order = np.tile(np.array([0, 1], np.int32), (queries, 1))
-    query = Query(np.zeros((queries, 1), np.float32), order, 5, 2, None, True)
+    query = SearchQuery(np.zeros((queries, 1), np.float32), order, 5, 2, None, True)
     (answer,) = searching.batch([query])
     assert isinstance(answer, bytes)
     assert versions > 2

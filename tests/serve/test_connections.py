@@ -109,7 +109,7 @@ def nothing_held(now: dict[str, float]) -> bool:
 
 def test_an_answer_has_a_limit_that_says_how_to_ask_for_less(tmp_path: Path) -> None:
     from flowhash.serve import ServeOptions, create_app
-    from flowhash.serve.outbox import ANSWERS
+    from flowhash.serve.request_guard import ANSWERS
     from tests.serve.test_limits import ask
 
     with HashTable.open(make_table(tmp_path)) as table:
@@ -141,20 +141,20 @@ def test_an_answer_has_a_limit_that_says_how_to_ask_for_less(tmp_path: Path) -> 
 
 
 def test_one_answer_that_is_too_large_spoils_no_other(tmp_path: Path) -> None:
-    from flowhash.serve.errors import ProblemError
+    from flowhash.serve.errors import RequestError
     from flowhash.serve.metrics import Metrics
-    from flowhash.serve.outbox import Answer, Outbox
-    from flowhash.serve.search_executor import Query, Searching
+    from flowhash.serve.request_guard import HeldAnswer, Outbox
+    from flowhash.serve.search_executor import SearchExecutor, SearchQuery
 
     with HashTable.open(make_table(tmp_path)) as table:
         outbox = Outbox(1_500_000)
-        searching = Searching(table, None, Metrics(lambda: 0), None, outbox)
+        searching = SearchExecutor(table, None, Metrics(lambda: 0), None, outbox)
         rows = np.ones((2, DIM), np.float32)
         order = np.zeros((2, 1), np.int32)
-        one = Query(rows[:1], order[:1], 100, None, None, True)
-        two = Query(rows, order, 100, None, None, True)
+        one = SearchQuery(rows[:1], order[:1], 100, None, None, True)
+        two = SearchQuery(rows, order, 100, None, None, True)
         answers = searching.batch([one, two, one])
-        assert [type(answer) for answer in answers] == [Answer, ProblemError, Answer]
+        assert [type(answer) for answer in answers] == [HeldAnswer, RequestError, HeldAnswer]
         assert outbox.held == sum(len(answer) for answer in answers if isinstance(answer, bytes))
         del answers
         assert outbox.held == 0
@@ -368,10 +368,10 @@ def in_a_thread(most: int) -> Iterator[tuple[str, Metrics]]:
     import uvicorn
 
     from flowhash.serve import create_app
-    from flowhash.serve.connections import Connection, Limits
+    from flowhash.serve.server import Connection, ConnectionLimits
     from tests.serve.test_limits import small_table
 
-    connection = type("Limited", (Connection,), {"limits": Limits(most, 1e9, 1e9)})
+    connection = type("Limited", (Connection,), {"limits": ConnectionLimits(most, 1e9, 1e9)})
     app = create_app(small_table())
     config = uvicorn.Config(app, port=0, log_level="warning", http=connection)
     server = uvicorn.Server(config)

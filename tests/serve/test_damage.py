@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from collections import Counter
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ import numpy as np
 import pytest
 
 from flowhash.errors import DamagedFileError
-from flowhash.serve import create_app, damage
-from flowhash.serve.search_executor import Query
-from flowhash.serve.warming import warm_up
+from flowhash.serve import create_app, table_health
+from flowhash.serve.search_executor import SearchQuery
 from flowhash.table import HashTable
 from flowhash.table.hash_table import state_of
 from flowhash.table.segments.segment import Segment
@@ -59,7 +59,7 @@ def test_the_rest_of_an_odd_table_is_served(odd_table: Path) -> None:
                 "error",
                 lambda text, *of: said.append(text % of),
             )
-            warm_up(app.state.service)  # reads every payload of its hits; nothing is raised
+            app.state.service.warm_up()  # reads every payload of its hits; nothing is raised
             found = ask(app, "POST", "/search", json=ALL).json()
         assert len(said) == 1
         assert f"item {ODD} " in said[0]
@@ -125,21 +125,26 @@ def test_health_shows_damage_that_was_left_out_of_a_sample(odd_table: Path, path
         assert health == {"status": "damaged", "items": ROWS, "damaged": 1}
 
 
+def plain(value: Any) -> Any:
+    """What JSON can hold of an answer, or of a number of numpy's."""
+    return vars(value) if is_dataclass(value) else float(value)
+
+
 def test_a_payload_that_cannot_be_written_is_lost_alone(odd_table: Path) -> None:
     """One that Python reads, and cannot write as a part of an answer."""
-    from flowhash.serve import search_executor as searching
+    from flowhash.serve import search_executor
 
-    as_json = searching.as_json
+    as_json = search_executor.as_json
 
     def fails(value: Any) -> bytes:
-        if '{"row": 3}' in json.dumps(value, default=float):
+        if '{"row": 3}' in json.dumps(value, default=plain):
             raise RecursionError("too deep")
         return as_json(value)
 
     with HashTable.open(odd_table) as table, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searching, "as_json", fails)
-        patch.setattr(damage, "as_json", fails)
-        patch.setattr(damage, "AGAIN", 0)
+        patch.setattr(search_executor, "as_json", fails)
+        patch.setattr(table_health, "as_json", fails)
+        patch.setattr(table_health, "AGAIN", 0)
         app = create_app(table)
         found = ask(app, "POST", "/search", json=ALL).json()
         for _ in range(2):  # it is not forgotten because it can be read
@@ -197,13 +202,13 @@ def test_health_notices_bytes_that_are_restored(
     with HashTable.open(path) as table:
         app = create_app(table)
         message_of(ask(app, "POST", "/search", json=asked), 503, "storage")
-        monkeypatch.setattr(damage, "AGAIN", 1e9)
+        monkeypatch.setattr(table_health, "AGAIN", 1e9)
         message_of(ask(app, "GET", "/health"), 503, "damaged")
         assert len(looks) == 1  # it had not seen this state
         write_back(file, content)
         message_of(ask(app, "GET", "/health"), 503, "damaged")
         assert len(looks) == 1
-        monkeypatch.setattr(damage, "AGAIN", 0)
+        monkeypatch.setattr(table_health, "AGAIN", 0)
         assert ask(app, "GET", "/health").json() == {"status": "ok", "items": 400, "damaged": 0}
         assert ask(app, "POST", "/search", json=asked).status_code == 200
         assert ask(app, "GET", "/health").json()["status"] == "ok"
@@ -220,7 +225,7 @@ def test_health_notices_bytes_that_are_restored(
 def test_health_notices_payloads_that_are_restored(
     odd_table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(damage, "AGAIN", 0)
+    monkeypatch.setattr(table_health, "AGAIN", 0)
     with HashTable.open(odd_table) as table:
         file = Path(state_of(table).parts[0].segment.file)
         content = file.read_bytes()
@@ -268,11 +273,11 @@ def test_health_shows_damage_that_was_met(tmp_path: Path) -> None:
             assert "1 places" in message
             assert str(path) not in message
         rows, orders = np.ones((1, dim), np.float32), np.array([[0], [1]], np.int32)
-        queries = [Query(rows, order[None], 3, None, None, False) for order in orders]
-        answers = app.state.service.searching.batch(queries)  # together, and yet
+        queries = [SearchQuery(rows, order[None], 3, None, None, False) for order in orders]
+        answers = app.state.service.executor.batch(queries)  # together, and yet
         assert [type(answer) for answer in answers] == [DamagedFileError, bytes]
         started = create_app(table)
-        warm_up(started.state.service)  # it searches everywhere, and raises nothing
+        started.state.service.warm_up()  # it searches everywhere, and raises nothing
         message_of(ask(started, "GET", "/health"), 503, "damaged")
         table.delete(list(range(400)))
         assert ask(app, "GET", "/health").json()["status"] == "ok"

@@ -251,7 +251,7 @@ def test_a_right_that_is_lost_is_told_at_once(
     new = {"items": [{"embedding": [1, 0, 0, 0], "code": [1, 2], "id": "new"}]}
     with open_engine(place, "r+") as engine:
         app = create_app(engine)
-        assert app.state.service.gate.writable
+        assert app.state.service.guard.writable
 
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(app)

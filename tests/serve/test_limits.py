@@ -181,14 +181,15 @@ async def meanwhile(app: Any, jobs: list[dict[str, Any]], go: threading.Event, p
 
 
 def test_large_bodies_are_read_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import request_body as bodies
+    from flowhash.serve.request_body import LARGE
+    from flowhash.serve.routes import search
 
     go = threading.Event()
-    parsed = bodies.parsed
-    monkeypatch.setattr(bodies, "parsed", lambda body: go.wait(60) and parsed(body))
+    parsed = search.parsed
+    monkeypatch.setattr(search, "parsed", lambda body: go.wait(60) and parsed(body))
     app = create_app(small_table())
     large = {
-        "content": json.dumps(GOOD) + " " * bodies.LARGE,
+        "content": json.dumps(GOOD) + " " * LARGE,
         "headers": {"Content-Type": "application/json"},
     }
     health, answers = finished(meanwhile(app, [large], go, "/health"))
@@ -196,12 +197,12 @@ def test_large_bodies_are_read_beside_the_others(monkeypatch: pytest.MonkeyPatch
 
 
 def test_images_do_not_hold_up_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import queries
+    from flowhash.serve.routes import search
     from tests.encoder.encoders import items_of, make
 
     go = threading.Event()
-    decode = queries.decode
-    monkeypatch.setattr(queries, "decode", lambda *given: go.wait(60) and decode(*given))
+    decode = search.decode
+    monkeypatch.setattr(search, "decode", lambda *given: go.wait(60) and decode(*given))
     encoder = make("residual")
     table = encoder.create_table()
     images = items_of("residual", 20)
@@ -214,16 +215,16 @@ def test_images_do_not_hold_up_what_is_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_all_images_of_a_request_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import adding
+    from flowhash.serve.routes import items
     from tests.encoder.encoders import items_of, make
 
-    decode = adding.decode_and_keep
+    decode = items.decode_and_keep
 
     def slow(*given: Any) -> Any:
         time.sleep(0.3)
         return decode(*given)
 
-    monkeypatch.setattr(adding, "decode_and_keep", slow)
+    monkeypatch.setattr(items, "decode_and_keep", slow)
     encoder = make("residual")
     app = create_app(encoder.create_table(), encoder, ServeOptions(timeout=1))
     content = image_file(items_of("residual", 1)[0])
@@ -551,9 +552,9 @@ def test_too_many_requests_at_once_are_sent_away() -> None:
 
 
 def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import request_guard as guard
+    from flowhash.serve import request_guard
 
-    monkeypatch.setattr(guard, "BODIES", 2)
+    monkeypatch.setattr(request_guard, "BODIES", 2)
     app = create_app(small_table(), options=ServeOptions(max_body=1000))
     release = asyncio.Event()
 

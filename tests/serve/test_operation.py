@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import TypeAdapter
 
 from flowhash import __version__
 from flowhash.errors import InputError, LockedTableError
@@ -105,7 +106,7 @@ def test_a_bucket_without_labels_has_no_purity() -> None:
 
 
 def test_large_buckets_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import buckets
+    from flowhash.serve.routes import buckets
 
     monkeypatch.setattr(buckets, "COUNTED", 10)
     found = ask(create_app(small_table()), "GET", "/buckets/1").json()
@@ -177,22 +178,21 @@ def test_the_document_describes_every_route(servers: Servers) -> None:
 
 
 def test_the_examples_are_true() -> None:
-    from flowhash.serve.schemas import openapi as examples, responses as replies
-    from flowhash.serve.schemas.requests import SEARCHES, NewEmbedding, NewItems, NewVector
+    from flowhash.serve.app import OPERATIONS
+    from flowhash.serve.schemas import requests
+    from flowhash.serve.schemas.responses import as_json
 
-    models = {
-        "search": replies.Found, "sample_items": replies.Sample, "add_items": replies.Added,
-        "get_item": replies.Stored, "delete_item": replies.Deleted, "list_buckets": replies.Loads,
-        "get_bucket": replies.Bucket, "get_stats": replies.Figures, "get_health": replies.Health,
-    }  # fmt: skip
-    for key, answer in examples.ANSWERS.items():
-        models[examples.NAMES[key]].model_validate(answer, strict=True)
-    for shown in examples.SEARCHES.values():
-        (name,) = SEARCHES.keys() & shown["value"].keys()
-        SEARCHES[name].model_validate(shown["value"])
-    for shown in examples.ITEMS.values():
-        for item in NewItems.model_validate(shown["value"]).items:
-            (NewVector if "vector" in item else NewEmbedding).model_validate(item)
+    answers = [operation.answer for operation in OPERATIONS if operation.answer is not None]
+    assert len(answers) == 9
+    for model in answers:
+        TypeAdapter(model).validate_json(as_json(model.example), strict=True)
+    for shown in requests.SEARCH_EXAMPLES.values():
+        (name,) = requests.SEARCHES.keys() & shown["value"].keys()
+        requests.SEARCHES[name].model_validate(shown["value"])
+    for shown in requests.ITEM_EXAMPLES.values():
+        for item in requests.ItemsToAdd.model_validate(shown["value"]).items:
+            kind = requests.NewVector if "vector" in item else requests.NewEmbedding
+            kind.model_validate(item)
 
 
 def test_our_own_faults_are_logged_but_not_told(
@@ -286,14 +286,14 @@ def test_the_first_change_compiles_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reader_prepares_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowhash.serve import warming
+    from flowhash.serve import service as module
 
     changed: list[Any] = []
-    monkeypatch.setattr(warming, "_change", lambda *given: changed.append(given))
+    monkeypatch.setattr(module, "_change", lambda *given: changed.append(given))
     for read_only in (True, False):
         assert not changed
         app = create_app(small_table(), options=ServeOptions(read_only=read_only))
-        warming.warm_up(app.state.service)
+        app.state.service.warm_up()
         assert len(app.state.service.table) == ITEMS
     assert len(changed) == 1
 

@@ -13,7 +13,7 @@ from tests.encoder.encoders import items_of
 from tests.serve import browser
 
 playwright = pytest.importorskip("playwright.sync_api")
-pytest.importorskip("fastapi")
+pytest.importorskip("starlette")
 if browser.CHROMIUM is None:
     pytest.skip("no chromium on the PATH", allow_module_level=True)
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from flowhash.serve.options import ServeOptions as ServeOptions
     from flowhash.serve.server import run as run
 
+if TYPE_CHECKING:  # for other rooms
+    from flowhash.serve.options import SETTINGS as SETTINGS
+
 __all__, __getattr__, __dir__ = lazy_exports(
-    __spec__, ("fastapi", "orjson", "prometheus_client", "python_multipart", "uvicorn"), "serve"
+    __spec__,
+    ("orjson", "prometheus_client", "pydantic", "python_multipart", "starlette", "uvicorn"),
+    "serve",
 )

@@ -1,38 +1,40 @@
-"""The application: its routes, and how they are put together."""
+"""The application: the routes, and the guard before them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from flowhash import __version__
 from flowhash.engines import BrowsedEngine
-from flowhash.serve import reading, writes
-from flowhash.serve.errors import CODES, ProblemError, mistake, problem_of
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.request_guard import Guard
-from flowhash.serve.schemas.openapi import DESCRIPTION, attach
-from flowhash.serve.service import Service
-from flowhash.serve.warming import warm_up
+from flowhash.serve.routes import buckets, items, page, search, status
+from flowhash.serve.schemas.openapi import document
+from flowhash.serve.schemas.responses import as_json
+from flowhash.serve.service import Service, service_of
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
+OPERATIONS = (  # searches first: routes are tried in this order
+    *search.OPERATIONS,
+    *items.OPERATIONS,
+    *buckets.OPERATIONS,
+    *status.OPERATIONS,
+)
+
 
 def create_app(
     table: BrowsedEngine, encoder: Encoder | None = None, options: ServeOptions | None = None
-) -> FastAPI:
+) -> Starlette:
     """The HTTP API and the page for a table, as an ASGI application.
 
     Args:
@@ -44,93 +46,43 @@ def create_app(
     Raises:
         InputError: the table is of another encoder.
     """
-    options = options or ServeOptions()
-    service = Service(table, encoder, options)
-    app = Application(
-        title="FlowHash",
-        version=__version__,
-        description=DESCRIPTION,
-        docs_url=None,  # the stock pages load from another host
-        redoc_url=None,
-        openapi_url=None,
-        lifespan=_lifespan(service),
-        redirect_slashes=False,
-    )
-    app.state.service = service
-    reading.add_routes(app, service)
-    writes.add_routes(app, service)
-    app.add_exception_handler(HTTPException, _http_problem)
-    app.add_exception_handler(RequestValidationError, _wrong_parameter)
-    app.add_exception_handler(ProblemError, _problem)
-    around = (options, service.gate, service.metrics, service.outbox, service.damage)
-    app.add_middleware(Guard, *around)
-    app.searching = Guard(reading.direct_search(service), *around, route="/search")
-    attach(app, service)
+    routes = [operation.route for operation in OPERATIONS]
+    routes += [Route("/openapi.json", openapi), *page.ROUTES]
+    app = _Application(routes=routes, lifespan=_lifespan)
+    app.router.redirect_slashes = False
+    app.state.service = Service(table, encoder, options or ServeOptions())
     return app
 
 
-class Application(FastAPI):
-    """FastAPI, but for searches, which go past it: it takes longer than all the rest of them."""
+class _Application(Starlette):
+    """Starlette, but for its own two layers, which answer errors: the guard does so in JSON."""
 
-    searching: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the start and end of the server."""
-        if scope["type"] == "http" and scope["path"] == "/search" and scope["method"] == "POST":
-            await self.searching(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+    def build_middleware_stack(self) -> ASGIApp:
+        service: Service = self.state.service
+        return service.guard.before(self.router)
 
 
-def _lifespan(service: Service) -> Any:
-    @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(warm_up, service)
-        fresh = None
-        # A folder has one writer; others may write to an engine, and its server may be lost.
-        if not (isinstance(service.table, HashTable) and service.table.writable):
-            fresh = asyncio.create_task(service.keep_fresh())
-        yield
-        service.closing = True
-        if fresh is not None:
-            fresh.cancel()
-        await asyncio.to_thread(service.close)
-
-    return lifespan
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document, made when it is first asked for."""
+    service = service_of(request)
+    if not service.document:
+        encoder = service.query_encoder
+        inputs = None if encoder is None else encoder.inputs
+        made = document(OPERATIONS, service.table, service.options, inputs)
+        service.document = as_json(made)
+    return Response(service.document, media_type="application/json")
 
 
-async def _problem(request: Request, error: Exception) -> Response:
-    return problem_of(error).response()
-
-
-async def _http_problem(request: Request, error: Exception) -> Response:
-    """What the framework says, such as 404 for a path that is not there, in our form."""
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:200]
-    messages = {
-        404: f"there is nothing at {path!r}; see /openapi.json",
-        405: f"{request.method[:20]} is not possible at {path!r}; see /openapi.json",
-    }
-    message = messages.get(error.status_code, str(error.detail))
-    code = CODES.get(error.status_code)
-    headers = dict(error.headers or {})
-    if error.status_code == 405:
-        headers["Allow"] = ", ".join(_methods(request))
-    return ProblemError(error.status_code, message, code, headers).response()
-
-
-def _methods(request: Request) -> list[str]:
-    """What is possible at a path; the framework names the methods of its first route only."""
-    path = request.scope["path"]
-    found = {
-        method
-        for route in request.app.routes
-        if isinstance(route, APIRoute) and route.path_regex.match(path)
-        for method in route.methods or ()
-    }
-    return sorted(found | {"HEAD"} if "GET" in found else found)
-
-
-async def _wrong_parameter(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return mistake(error.errors()).response()
+@contextlib.asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    await asyncio.to_thread(service.warm_up)
+    fresh = None
+    # A folder has one writer; others may write to an engine, and its server may be lost.
+    if not (isinstance(service.table, HashTable) and service.table.writable):
+        fresh = asyncio.create_task(service.keep_fresh())
+    yield
+    service.closing = True
+    if fresh is not None:
+        fresh.cancel()
+    await asyncio.to_thread(service.close)

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.responses import Response
+from starlette.types import Scope
 
 from flowhash.errors import InputError, StorageError
-from flowhash.serve.schemas.responses import as_json
+from flowhash.serve.schemas.responses import Failure, Fault, json_response
 
 LOG = logging.getLogger("flowhash.serve")
 
@@ -52,7 +52,7 @@ class _Short(reprlib.Repr):
 SHORT = _Short()
 
 
-class ProblemError(Exception):
+class RequestError(Exception):
     """A request that is answered with an error.
 
     Args:
@@ -77,8 +77,9 @@ class ProblemError(Exception):
 
     def response(self) -> Response:
         """The answer."""
-        body = as_json({"error": {"code": self.code, "message": self.message}})
-        return Response(body, self.status, self.headers, "application/json")
+        made = json_response(Failure(Fault(self.code, self.message)), self.status)
+        made.headers.update(self.headers)
+        return made
 
 
 def new_number() -> str:
@@ -86,57 +87,69 @@ def new_number() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def only_reads() -> ProblemError:
+def only_reads() -> RequestError:
     """A change of a table that this server cannot change."""
-    return ProblemError(
+    return RequestError(
         403, "this server only reads its table; send changes to the one that writes it", "read_only"
     )
 
 
-def busy(message: str) -> ProblemError:
+def busy(message: str) -> RequestError:
     """More than the server can do now."""
-    return ProblemError(503, message, "busy", {"Retry-After": "1"})
+    return RequestError(503, message, "busy", {"Retry-After": "1"})
 
 
-def problem_of(error: BaseException) -> ProblemError:
+def error_of(error: BaseException, scope: Scope) -> RequestError:
     """Any exception as an answer; what is our fault is logged, and not told to the client."""
-    if isinstance(error, ProblemError):
+    if isinstance(error, RequestError):
         return error
-    if isinstance(error, HTTPException):  # of the framework
-        return ProblemError(error.status_code, str(error.detail), headers=error.headers)
-    if isinstance(error, MultiPartException):
-        return ProblemError(400, f"the form cannot be read: {error.message}", "bad_form")
+    if isinstance(error, HTTPException):
+        return _routing_error(error, scope)
     if isinstance(error, InputError):
-        return ProblemError(422, str(error))
+        return RequestError(422, str(error))
     number = new_number()
     if isinstance(error, StorageError):  # it says what is wrong; where we met it does not matter
         LOG.error("request failed, number %s: %s", number, error)
-        return ProblemError(
+        return RequestError(
             503,
             "the table could not be read or written; try again in a moment. The server's log has "
             f"the reason under {number}",
             "storage",
         )
     LOG.error("request failed, number %s", number, exc_info=error)
-    return ProblemError(
+    return RequestError(
         500, f"the server failed on this request; its log has the reason under {number}. Report it"
     )
 
 
-def mistake(errors: Sequence[Mapping[str, Any]], outer: tuple[str | int, ...] = ()) -> ProblemError:
+def _routing_error(error: HTTPException, scope: Scope) -> RequestError:
+    """What the framework says, such as 404 for a path that is not there, in our form."""
+    path = scope["path"][:200]
+    if error.status_code == 404:
+        return RequestError(404, f"there is nothing at {path!r}; see /openapi.json")
+    if error.status_code == 405:
+        # The framework names the methods of its first route only.
+        routes = [route for route in scope["app"].routes if route.path_regex.match(scope["path"])]
+        allowed = sorted({method for route in routes for method in route.methods})
+        message = f"{scope['method'][:20]} is not possible at {path!r}; see /openapi.json"
+        return RequestError(405, message, headers={"Allow": ", ".join(allowed)})
+    return RequestError(error.status_code, str(error.detail), headers=error.headers)
+
+
+def mistake(errors: Sequence[Mapping[str, Any]], outer: tuple[str | int, ...] = ()) -> RequestError:
     """What pydantic found wrong at ``outer``, the first of it in words."""
     first = errors[0]
     inner = [part for depth, part in enumerate(first["loc"]) if not depth or part not in MEMBERS]
     place = ".".join(str(part)[:100] for part in (*outer, *inner)) or "the body"
     more = f" ({len(errors) - 1} more mistakes)" if len(errors) > 1 else ""
     if first["type"] == "missing":
-        return ProblemError(422, f"{place} is missing{more}; see /openapi.json")
+        return RequestError(422, f"{place} is missing{more}; see /openapi.json")
     if first["type"] == "extra_forbidden":
-        return ProblemError(422, f"{place} is not known{more}; leave it out, or see /openapi.json")
+        return RequestError(422, f"{place} is not known{more}; leave it out, or see /openapi.json")
     expected = str(first["msg"]).replace(" after validation", "")
     for start in STARTS:
         expected = expected.removeprefix(start)
     expected = expected[:1].lower() + expected[1:]
-    return ProblemError(
+    return RequestError(
         422, f"{place} is {SHORT.repr(first.get('input')):.60}; it {expected}{more}"
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flowhash.data import DRAFT_FACTOR, IMAGE_FORMATS, PICTURE_SIDE, fit_image, thumbnail
 from flowhash.extras import require
-from flowhash.serve.errors import ProblemError
+from flowhash.serve.errors import RequestError
 
 
 def decode(
@@ -24,7 +24,7 @@ def decode(
     The number of pixels is read from the head of the file before anything is decoded.
 
     Raises:
-        ProblemError: 413 for more than ``max_pixels``, 415 for other formats, 422 for damage.
+        RequestError: 413 for more than ``max_pixels``, 415 for other formats, 422 for damage.
     """
     with _opened(content, size, max_pixels, name) as image:
         return fit_image(image, size)
@@ -36,7 +36,7 @@ def decode_and_keep(
     """What ``decode`` makes, and a thumbnail to store beside it.
 
     Raises:
-        ProblemError: as ``decode``.
+        RequestError: as ``decode``.
     """
     with _opened(content, size, max_pixels, name) as image:
         return fit_image(image, size), thumbnail(_small(image))
@@ -56,18 +56,18 @@ def _opened(content: bytes, size: tuple[int, int], max_pixels: int, name: str) -
             image.draft("RGB", (side, side))
             image.load()
             yield image
-    except ProblemError:
+    except RequestError:
         raise
     except pillow.DecompressionBombError as error:
-        raise ProblemError(
+        raise RequestError(
             413, f"{name} is made to fill the memory: {error}", "too_many_pixels"
         ) from error
     except pillow.UnidentifiedImageError as error:
-        raise ProblemError(
+        raise RequestError(
             415, f"{name} is no image of a known format; expected {', '.join(IMAGE_FORMATS)}"
         ) from error
     except Exception as error:  # decoders fail in many ways on what is damaged
-        raise ProblemError(
+        raise RequestError(
             422, f"{name} cannot be decoded ({type(error).__name__}); send it whole, or as PNG"
         ) from error
 
@@ -75,7 +75,7 @@ def _opened(content: bytes, size: tuple[int, int], max_pixels: int, name: str) -
 def _check_pixels(size: tuple[int, int], most: int, name: str) -> None:
     width, height = size
     if width * height > most:
-        raise ProblemError(
+        raise RequestError(
             413,
             f"{name} has {width} × {height} pixels; expected at most {most} in all. Scale it down: "
             "the encoder looks at a small version anyway",

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from flowhash.errors import InputError
 
 MIB = 1 << 20
-MAX_ANSWER = 16 * MIB
-COUNTS = (
-    "max_body",
-    "max_answer",
-    "max_batch",
-    "max_top",
-    "max_pixels",
-    "max_waiting",
-    "max_connections",
-)
-SECONDS = ("timeout", "send_timeout", "idle_timeout")
+LIMITS = "Limits"  # the heading of these options in the command's help
+
+
+def _option(default: Any, text: str, panel: str | None = None) -> Any:
+    """A setting with its default, and what the command says about it."""
+    return field(default=default, metadata={"help": text, "panel": panel})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestLimits:
+    """What the server takes at the most."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
+        "extra": "forbid",
+        "json_schema_serialization_defaults_required": True,
+    }
+
+    max_body: int = _option(10 * MIB, "Bytes of a request.", LIMITS)
+    max_answer: int = _option(
+        16 * MIB, "Bytes of an answer; four times as much may wait for slow readers.", LIMITS
+    )
+    max_batch: int = _option(256, "Vectors or items of a request.", LIMITS)
+    max_top: int = _option(1000, "Hits of a query.", LIMITS)
+    max_pixels: int = _option(25_000_000, "Pixels of an image.", LIMITS)
+    timeout: float = _option(10.0, "Seconds for an answer.", LIMITS)
 
 
 @dataclass(frozen=True)
-class ServeOptions:
+class ServeOptions(RequestLimits):
     """Settings of a server.
 
     Attributes:
@@ -56,36 +71,41 @@ class ServeOptions:
         InputError: a setting that cannot be.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    read_only: bool = False
-    open_browser: bool = False
-    max_body: int = 10 * MIB
-    max_answer: int = MAX_ANSWER
-    max_batch: int = 256
-    max_top: int = 1000
-    max_pixels: int = 25_000_000
-    max_waiting: int = 1024
-    max_connections: int = 2048
-    timeout: float = 10.0
-    send_timeout: float = 30.0
-    idle_timeout: float = 30.0
-    threads: int | None = None
-    allowed_hosts: tuple[str, ...] = ()
+    host: str = _option("127.0.0.1", "Address to listen on; 0.0.0.0 for other machines.")
+    port: int = _option(8000, "Port; 0 takes a free one.")
+    api_key: str | None = _option(
+        None,
+        "Needed for adding and deleting. Better in the environment or a file: other users of this "
+        "machine see command lines.",
+    )
+    read_only: bool = _option(False, "No adding, no deleting.")
+    open_browser: bool = _option(False, "Open the search page in a browser.")
+    max_waiting: int = _option(1024, "Requests in work; others get 503.", LIMITS)
+    max_connections: int = _option(
+        2048, "Open connections; a further one closes the one idle for longest.", LIMITS
+    )
+    send_timeout: float = _option(
+        30.0, "Seconds for a client to read an answer, or it is cut off.", LIMITS
+    )
+    idle_timeout: float = _option(
+        30.0, "Seconds for a connection to send a whole request head, or it is closed.", LIMITS
+    )
+    threads: int | None = _option(None, "Threads of a search.")
+    allowed_hosts: tuple[str, ...] = _option(
+        (), "Another name of this server, such as a proxy's; may be given again."
+    )
     quiet: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.port, int) or not 0 <= self.port < 1 << 16:
             raise InputError(f"port is {self.port!r}; expected a whole number from 0 to 65535")
-        for name in COUNTS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}; expected a whole number from 1")
-        for name in SECONDS:
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise InputError(f"{name} is {value!r}; expected seconds, above 0")
+        for limit in (each for each in fields(self) if each.metadata.get("panel") == LIMITS):
+            value = getattr(self, limit.name)
+            if isinstance(limit.default, float):
+                if not (isinstance(value, int | float) and 0 < value < math.inf):
+                    raise InputError(f"{limit.name} is {value!r}; expected seconds, above 0")
+            elif isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{limit.name} is {value!r}; expected a whole number from 1")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
             raise InputError(
                 f"threads is {self.threads!r}; expected a whole number from 1, or None"
@@ -105,11 +125,18 @@ class ServeOptions:
             )
 
     def __repr__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         if self.api_key is not None:
             values["api_key"] = "***"  # keys do not belong into logs
         shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
         return f"ServeOptions({shown})"
+
+    @property
+    def limits(self) -> RequestLimits:
+        """What clients are told: the limits of their requests."""
+        return RequestLimits(**{
+            each.name: getattr(self, each.name) for each in fields(RequestLimits)
+        })  # fmt: skip
 
     @property
     def loopback(self) -> bool:
@@ -125,3 +152,7 @@ class ServeOptions:
     def may_write(self) -> bool:
         """Whether anybody may write: with a key, or from this machine alone."""
         return not self.read_only and (self.api_key is not None or self.loopback)
+
+
+# What the command needs of each: its default and its help.
+SETTINGS: dict[str, Any] = {each.name: each for each in fields(ServeOptions)}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from flowhash.serve.errors import ProblemError
+from flowhash.serve.errors import RequestError
 
 
 class Groupable(Protocol):
@@ -30,7 +30,7 @@ Waiting = tuple[Groupable, "asyncio.Future[bytes]"]
 Work = Callable[[Sequence[Any]], Sequence[bytes | BaseException]]
 
 
-class Batcher:
+class QueryBatcher:
     """One thread that answers batches.
 
     Used from one event loop; all of its own state is touched there only.
@@ -54,7 +54,7 @@ class Batcher:
         """The answer to one query.
 
         Raises:
-            ProblemError: 504 when it took too long; or what the work made of the query.
+            RequestError: 504 when it took too long; or what the work made of the query.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
@@ -79,7 +79,7 @@ class Batcher:
     def _expire(self, future: asyncio.Future[bytes]) -> None:
         if not future.done():
             future.set_exception(
-                ProblemError(
+                RequestError(
                     504,
                     f"the search took longer than {self._timeout:g} s; ask for less (top, probe, "
                     "at_least, fewer vectors), or try again when the server has less to do",

@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 
-from flowhash.serve.errors import ProblemError, mistake
+from flowhash.serve.errors import RequestError, mistake
 
 JSON, FORM = "application/json", "multipart/form-data"
 FIELDS = 64  # of a form at the most, beside files
@@ -30,22 +33,22 @@ def kind_of(request: Request) -> str:
     """JSON or FORM.
 
     Raises:
-        ProblemError: 415 for anything else.
+        RequestError: 415 for anything else.
     """
     for name, value in request.scope["headers"]:
         if name == b"content-type":
             kind: str = value.partition(b";")[0].strip().lower().decode("latin-1")
             if kind in (JSON, FORM):
                 return kind
-            raise ProblemError(415, f"Content-Type is {kind[:100]!r}; expected {JSON} or {FORM}")
-    raise ProblemError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
+            raise RequestError(415, f"Content-Type is {kind[:100]!r}; expected {JSON} or {FORM}")
+    raise RequestError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
 
 
 async def read_whole(request: Request, timeout: float) -> bytes:
     """The body as it came.
 
     Raises:
-        ProblemError: 408 if it does not come, 413 if it is too large.
+        RequestError: 408 if it does not come, 413 if it is too large.
     """
     with Arriving(timeout):
         return await _whole(request)
@@ -55,23 +58,23 @@ def parsed(body: bytes) -> Any:
     """A body as JSON.
 
     Raises:
-        ProblemError: 400 if it is none, 422 if it has too many parts, or is nested too deep.
+        RequestError: 400 if it is none, 422 if it has too many parts, or is nested too deep.
     """
     parts = body.count(b"[") + body.count(b"{")  # also those in texts, but quick
     if parts > PARTS and _parts(body) > PARTS:
-        raise ProblemError(
+        raise RequestError(
             422, f"the body has more than {PARTS} lists and objects; send less at once", "too_many"
         )
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise ProblemError(
+        raise RequestError(
             400,
             f"the body is no JSON: {error}. Numbers are finite (no NaN or Infinity), text is UTF-8",
             "bad_json",
         ) from error
     if parts > BODY_DEPTH and too_deep(value, BODY_DEPTH):
-        raise ProblemError(
+        raise RequestError(
             422, f"the body is nested more than {BODY_DEPTH} deep; make it flatter", "too_deep"
         )
     return value
@@ -101,10 +104,10 @@ def check_keys(value: dict[str, Any], name: str) -> None:
     """Refuse an object with more names than any of ours has, before each is looked at.
 
     Raises:
-        ProblemError: 422.
+        RequestError: 422.
     """
     if len(value) > KEYS:
-        raise ProblemError(
+        raise RequestError(
             422, f"{name} has {len(value)} names; expected at most {KEYS}, see /openapi.json"
         )
 
@@ -113,7 +116,7 @@ def checked(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) -
     """``value``, which stands at ``place`` of the body, as a model.
 
     Raises:
-        ProblemError: 422 with the first mistake.
+        RequestError: 422 with the first mistake.
     """
     try:
         return model.model_validate(value)
@@ -121,15 +124,48 @@ def checked(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) -
         raise mistake(error.errors(include_url=False, include_context=False), place) from error
 
 
+def parameters(model: type[Model], request: Request) -> Model:
+    """The parameters of a request's path and query; others are ignored.
+
+    Raises:
+        RequestError: 422 with the first mistake.
+    """
+    inside = request.path_params
+    try:
+        return model.model_validate({**request.query_params, **inside})
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        where = "path" if found[0]["loc"][0] in inside else "query"
+        raise mistake(found, (where,)) from error
+
+
+def number_rows(vectors: list[list[float]], size: int | None, name: str) -> NDArray[np.float32]:
+    """Lists of checked numbers as float32 [n, size].
+
+    Raises:
+        RequestError: 422 for another length.
+    """
+    expected = len(vectors[0]) if size is None else size
+    for place, vector in enumerate(vectors):
+        if len(vector) != expected:
+            which = name if len(vectors) == 1 else f"{name} {place}"
+            raise RequestError(422, f"{which} has {len(vector)} numbers; expected {expected}")
+    return np.array(vectors, np.float32)
+
+
 @asynccontextmanager
 async def form(request: Request, timeout: float, files: int) -> AsyncIterator[FormData]:
     """The body as a form; its files are closed at the end.
 
     Raises:
-        ProblemError: 400 if it is none, 408 if it does not come, 413 if it is too large.
+        RequestError: 400 if it is none, 408 if it does not come, 413 if it is too large.
     """
     with Arriving(timeout):
-        found = await request.form(max_files=files, max_fields=FIELDS)
+        try:
+            found = await request.form(max_files=files, max_fields=FIELDS)
+        except (HTTPException, MultiPartException) as error:  # which of them depends on the app
+            reason = error.detail if isinstance(error, HTTPException) else error.message
+            raise RequestError(400, f"the form cannot be read: {reason}", "bad_form") from error
     try:
         yield found
     finally:
@@ -155,11 +191,11 @@ class Arriving:
             if self._task is not None and hasattr(self._task, "uncancel"):  # from Python 3.11
                 self._task.uncancel()
             seconds = f"{self._timeout:g} s"
-            raise ProblemError(
+            raise RequestError(
                 408, f"the body did not come within {seconds}; send it again, faster or smaller"
             ) from error
         if kind is ClientDisconnect:
-            raise ProblemError(400, "the client left before its body had come") from error
+            raise RequestError(400, "the client left before its body had come") from error
 
     def _stop(self) -> None:
         self._late = True
@@ -171,14 +207,14 @@ def text_fields(found: FormData, names: tuple[str, ...]) -> dict[str, list[str]]
     """The texts of a form by name.
 
     Raises:
-        ProblemError: 422 for a field that is not known, or a file in place of a text.
+        RequestError: 422 for a field that is not known, or a file in place of a text.
     """
     texts: dict[str, list[str]] = {}
     for name, value in found.multi_items():
         if isinstance(value, UploadFile):
             continue
         if name not in names:
-            raise ProblemError(
+            raise RequestError(
                 422, f"the form has a field {name[:60]!r}; expected {', '.join(names)}"
             )
         texts.setdefault(name, []).append(value)
@@ -189,16 +225,16 @@ def files_of(found: FormData, name: str) -> list[UploadFile]:
     """The files of a form.
 
     Raises:
-        ProblemError: 422 for files under another name, or none.
+        RequestError: 422 for files under another name, or none.
     """
     files = []
     for field, value in found.multi_items():
         if isinstance(value, UploadFile):
             if field != name:
-                raise ProblemError(422, f"a file came as {field[:60]!r}; expected it as {name!r}")
+                raise RequestError(422, f"a file came as {field[:60]!r}; expected it as {name!r}")
             files.append(value)
     if not files:
-        raise ProblemError(
+        raise RequestError(
             422, f"the form has no file {name!r}; send the image as a file of that name"
         )
     return files

@@ -1,102 +1,225 @@
-"""One guard before all routes: limits, host, origin, key and headers."""
+"""One guard before all routes: what a request may cost, its host, its origin, its key, its headers.
+
+Starlette's own TrustedHostMiddleware answers in plain text, and knows no IPv6 address and no
+second Host header, behind which DNS rebinding hides.
+"""
 
 from __future__ import annotations
 
 import hmac
 import re
+import threading
 import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flowhash.errors import DamagedFileError
-from flowhash.serve.damage import Damage
-from flowhash.serve.errors import ProblemError, busy, only_reads, problem_of
+from flowhash.serve.errors import RequestError, busy, error_of, only_reads
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.outbox import SMALL, Answer, Outbox
+from flowhash.serve.table_health import TableHealth
 
 ALWAYS = ("/health", "/metrics")  # answered however much is to do
 BODIES = 32  # of the largest size, that may be in memory at the same time
+ANSWERS = 4  # of the largest size, that may be held at the same time
+SMALL = 1 << 16  # bytes; answers up to it are always given, so that slow clients stop nobody
 CLOSE = (b"connection", b"close")
 UNKNOWN = "other"  # the route of what has none
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT")  # that are counted by name
+READING = ("GET", "HEAD", "OPTIONS")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
+HOST = re.compile(rb"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+Headers = Iterable[tuple[bytes, bytes]]
 
 
-class Guard:
-    """Lets requests through to the application.
+class RequestGuard:
+    """Lets requests through to the routes, and only the right ones.
 
     Args:
-        app: what is guarded.
-        options: with the limits.
-        gate: checks headers.
+        options: limits, address, key, names.
+        writable: whether the table can be changed.
         metrics: count.
         outbox: counts the bytes of answers.
-        damage: notes what cannot be read.
-        route: the only route of the application, where there is no framework to find it.
+        health: notes what cannot be read.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
         options: ServeOptions,
-        gate: Gate,
+        writable: bool,
         metrics: Metrics,
         outbox: Outbox,
-        damage: Damage,
-        route: str | None = None,
+        health: TableHealth,
     ) -> None:
-        self._app = app
-        self._only_route = route
         self._options = options
-        self._gate = gate
         self._metrics = metrics
         self._outbox = outbox
-        self._damage = damage
+        self._health = health
+        self._key = None if options.api_key is None else options.api_key.encode()
+        self.see(writable)
+        names = {name.lower() for name in options.allowed_hosts}
+        if options.loopback:
+            names |= {*LOCAL_NAMES, options.host}
+        self._names = names  # empty: any name
+        self._known: set[bytes] = set()  # Host headers that were found good
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        start = time.perf_counter()
-        exchange = Exchange(
-            scope, receive, send, self._options.max_body, self._metrics, self._outbox
+    def see(self, writable: bool) -> None:
+        """Note whether the table can be changed now; the right to it may come and go."""
+        self.writable = self._options.may_write and writable
+
+    def before(self, router: Router) -> ASGIApp:
+        """The routes behind this guard. Whatever they raise is answered here, and nowhere else."""
+        every = [route for route in router.routes if isinstance(route, Route)]
+        templates: dict[Any, str] = {route.endpoint: route.path_format for route in every}
+        paths = {route.path for route in every}
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await router(scope, receive, send)
+                return
+            start = time.perf_counter()
+            metrics = self._metrics
+            exchange = Exchange(scope, receive, send, self._options.max_body, metrics, self._outbox)
+            metrics.running += 1
+            try:
+                self._admit(scope)
+                if scope["method"] == "HEAD":  # the server leaves the body out
+                    scope = {**scope, "method": "GET"}
+                await router(scope, exchange.receive, exchange.send)
+            except Exception as error:
+                if isinstance(error, DamagedFileError):
+                    self._health.note(error)
+                answer = error_of(error, scope)
+                if exchange.status:  # too late for another answer
+                    raise
+                await answer.response()(scope, receive, exchange.send)
+            finally:
+                metrics.running -= 1
+                metrics.held -= exchange.held
+                route = templates.get(scope.get("endpoint"))
+                if route is None:  # refused before it came there
+                    route = scope["path"] if scope["path"] in paths else UNKNOWN
+                # Methods are words of the client's choice.
+                method = scope["method"] if scope["method"] in METHODS else UNKNOWN
+                metrics.answered(route, method, exchange.status, time.perf_counter() - start)
+
+        return guarded
+
+    def check_write(self, headers: Headers) -> None:
+        """Let a write pass or raise.
+
+        Raises:
+            RequestError: 403 where nothing can be written, 401 without the right key.
+        """
+        if not self.writable:
+            raise self._refusal()
+        if self._key is not None and not hmac.compare_digest(_key_in(headers), self._key):
+            raise RequestError(
+                401,
+                "this server changes its table only for those who know its key; send it as "
+                "X-API-Key, or as Authorization: Bearer",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    def _refusal(self) -> RequestError:
+        if self._options.read_only or self._options.may_write:
+            return only_reads()
+        return RequestError(
+            403,
+            f"this server listens on {self._options.host} without a key, and so changes nothing; "
+            "start it with an API key, or on 127.0.0.1",
+            "read_only",
         )
-        metrics = self._metrics
-        metrics.running += 1
-        try:
-            self._admit(scope)
-            if scope["method"] == "HEAD":  # the server leaves the body out
-                scope = {**scope, "method": "GET"}
-            await self._app(scope, exchange.receive, exchange.send)
-        except Exception as error:
-            if isinstance(error, DamagedFileError):
-                self._damage.note(error)
-            problem = problem_of(error)
-            if exchange.status:  # too late for another answer
-                raise
-            await problem.response()(scope, receive, exchange.send)
-        finally:
-            metrics.running -= 1
-            metrics.held -= exchange.held
-            seconds = time.perf_counter() - start
-            route = self._only_route or _route(scope)
-            metrics.answered(route, _method(scope), exchange.status, seconds)
 
     def _admit(self, scope: Scope) -> None:
+        """Look at the head of a request.
+
+        Raises:
+            RequestError: 400 for more than one name or page, 403 for a name that is not ours, or
+                for another site's page, 413 for a body that is too large, 503 for one too many.
+        """
         if self._metrics.running > self._options.max_waiting and scope["path"] not in ALWAYS:
             raise busy(
                 f"{self._options.max_waiting} requests are in work, as many as this server takes; "
                 "try again in a moment"
             )
-        headers = scope["headers"]
-        self._gate.enter(scope["method"], headers)
-        for name, value in headers:
-            if name == b"content-length" and value.isdigit():
-                if len(value) > 15 or int(value) > self._options.max_body:
-                    raise too_large(self._options.max_body)
-                break
+        host, origin, length = None, None, None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                if host is not None:
+                    raise _twice("Host", host, value)
+                host = value
+            elif name == b"origin":
+                if origin is not None:
+                    raise _twice("Origin", origin, value)
+                origin = value
+            elif name == b"content-length" and length is None and value.isdigit():
+                length = value
+        host = host or b""
+        if self._names and host not in self._known:
+            self._check_host(host)
+        if origin is not None and scope["method"] not in READING:
+            _check_origin(origin, host)
+        most = self._options.max_body
+        if length is not None and (len(length) > 15 or int(length) > most):
+            raise _too_large(most)
+
+    def _check_host(self, host: bytes) -> None:
+        """A page that lets its own name point to this machine is stopped here (DNS rebinding)."""
+        found = HOST.fullmatch(host.lower())
+        name = "" if found is None else found["name"].decode().strip("[]")
+        if name not in self._names:
+            raise RequestError(
+                403,
+                f"the Host header is {host.decode('latin-1')[:100]!r}; expected one of "
+                f"{', '.join(sorted(self._names))}. Start the server with that name in "
+                "allowed_hosts if it is yours",
+                "unknown_host",
+            )
+        if len(self._known) < 100:
+            self._known.add(host)
+
+
+def _twice(name: str, first: bytes, second: bytes) -> RequestError:
+    """Two lines where others, such as a proxy, may have looked at the other one."""
+    came = " and ".join(repr(value.decode("latin-1")[:100]) for value in (first, second))
+    return RequestError(
+        400,
+        f"the request names more than one {name}, {came}, in its headers or its target; send one",
+        "ambiguous",
+    )
+
+
+def _check_origin(origin: bytes, host: bytes) -> None:
+    """Browsers name the page that sends; one of another site must not change anything here."""
+    scheme, _, site = origin.lower().partition(b"://")
+    default = {b"http": b":80", b"https": b":443"}.get(scheme, b"\0")
+    if not site or site.removesuffix(default) != host.lower().removesuffix(default):
+        raise RequestError(
+            403,
+            f"a page of {origin.decode('latin-1')[:100]} sent this, and this is "
+            f"{host.decode('latin-1')[:100]}; only pages of this server may. Programs leave the "
+            "Origin header out",
+            "foreign_origin",
+        )
+
+
+def _key_in(headers: Headers) -> bytes:
+    found = b""
+    for name, value in headers:
+        if name == b"x-api-key":
+            return value
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            found = value[7:].strip()
+    return found
 
 
 class Exchange:
@@ -134,7 +257,7 @@ class Exchange:
             self.held += size
             self._metrics.held += size
             if self.held > self._most:
-                raise too_large(self._most)
+                raise _too_large(self._most)
             if self._metrics.held > BODIES * self._most:
                 raise busy("the bodies of other requests fill the memory; try again in a moment")
         return message
@@ -150,7 +273,7 @@ class Exchange:
             if head is not None:
                 try:
                     taken = self._taken(body)
-                except ProblemError as error:
+                except RequestError as error:
                     response = error.response()
                     body = response.body
                     head["status"], head["headers"] = response.status_code, response.raw_headers
@@ -162,7 +285,7 @@ class Exchange:
     def _taken(self, body: bytes) -> int:
         """Count an answer that is held until it is sent: how many bytes were counted."""
         self._outbox.check(len(body))
-        if len(body) <= SMALL or isinstance(body, Answer):  # that one is counted already
+        if len(body) <= SMALL or isinstance(body, HeldAnswer):  # that one is counted already
             return 0
         self._outbox.take(len(body))
         return len(body)
@@ -193,155 +316,114 @@ def _announced(scope: Scope) -> bool:
     )
 
 
-def too_large(most: int) -> ProblemError:
+def _too_large(most: int) -> RequestError:
     """A body that is more than the limit."""
-    return ProblemError(
+    return RequestError(
         413, f"the body has more than {most} bytes, the most this server takes; send less"
     )
 
 
-def _method(scope: Scope) -> str:
-    """Methods are words of the client's choice: only known ones are counted by name."""
-    method: str = scope["method"]
-    return method if method in ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT") else UNKNOWN
+class Outbox:
+    """Counts the bytes of answers, from when they are written until their clients have them.
 
-
-def _route(scope: Scope) -> str:
-    route = scope.get("route")
-    return str(getattr(route, "path_format", UNKNOWN))
-
-
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-HOST = re.compile(rb"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
-READING = ("GET", "HEAD", "OPTIONS")
-HEADERS = (
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-)
-PAGE_POLICY = (
-    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
-    "form-action 'self'; frame-ancestors 'none'"
-)
-Headers = Iterable[tuple[bytes, bytes]]
-
-
-class Gate:
-    """Decides by a request's headers.
+    Used by all threads of a server.
 
     Args:
-        options: address, key, names.
-        writable: whether the table can be changed.
+        largest: bytes of one answer at the most.
     """
 
-    def __init__(self, options: ServeOptions, writable: bool) -> None:
-        self._key = None if options.api_key is None else options.api_key.encode()
-        self._options = options
-        self.see(writable)
-        names = {name.lower() for name in options.allowed_hosts}
-        if options.loopback:
-            names |= {*LOCAL_NAMES, options.host}
-        self._names = names  # empty: any name
-        self._known: set[bytes] = set()  # Host headers that were found good
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+        self.held = 0
+        self._lock = threading.RLock()  # a HeldAnswer may be freed at any moment, also in here
 
-    def see(self, writable: bool) -> None:
-        """Note whether the table can be changed now; the right to it may come and go."""
-        self.writable = self._options.may_write and writable
-
-    def enter(self, method: str, headers: Headers) -> None:
-        """Let a request pass or raise.
+    def take(self, size: int) -> None:
+        """Count bytes that are held from now on.
 
         Raises:
-            ProblemError: 400 for more than one name or page, 403 for a name that is not ours, or
-                for another site's page.
+            RequestError: 503, if those of others fill the memory; nothing was counted then.
         """
-        host, origin = None, None
-        for name, value in headers:
-            if name == b"host":
-                if host is not None:
-                    raise _twice("Host", host, value)
-                host = value
-            elif name == b"origin":
-                if origin is not None:
-                    raise _twice("Origin", origin, value)
-                origin = value
-        host = host or b""
-        if self._names and host not in self._known:
-            self._check_host(host)
-        if origin is not None and method not in READING:
-            _check_origin(origin, host)
+        with self._lock:
+            if self.held + size > ANSWERS * self.largest:
+                raise busy(
+                    "large answers that other clients have not read yet fill the memory; try again "
+                    "in a moment, or ask for less"
+                )
+            self.held += size
 
-    def write(self, headers: Headers) -> None:
-        """Let a write pass or raise.
+    def give(self, size: int) -> None:
+        """Count bytes that are not held any more."""
+        with self._lock:
+            self.held -= size
+
+    def check(self, size: int) -> None:
+        """Refuse an answer that is too large.
 
         Raises:
-            ProblemError: 403 where nothing can be written, 401 without the right key.
+            RequestError: 413, with how to ask for less.
         """
-        if not self.writable:
-            raise self._refusal()
-        if self._key is not None and not hmac.compare_digest(_key_in(headers), self._key):
-            raise ProblemError(
-                401,
-                "this server changes its table only for those who know its key; send it as "
-                "X-API-Key, or as Authorization: Bearer",
-                headers={"WWW-Authenticate": "Bearer"},
+        if size > self.largest:
+            raise RequestError(
+                413,
+                f"the answer would have more than {self.largest} bytes, the most this server "
+                "sends; ask for fewer hits (top, count), fewer vectors at once, or no payloads "
+                "(payloads: false)",
+                "answer_too_large",
             )
 
-    def _refusal(self) -> ProblemError:
-        if self._options.read_only or self._options.may_write:
-            return only_reads()
-        return ProblemError(
-            403,
-            f"this server listens on {self._options.host} without a key, and so changes nothing; "
-            "start it with an API key, or on 127.0.0.1",
-            "read_only",
-        )
 
-    def _check_host(self, host: bytes) -> None:
-        """A page that lets its own name point to this machine is stopped here (DNS rebinding)."""
-        found = HOST.fullmatch(host.lower())
-        name = "" if found is None else found["name"].decode().strip("[]")
-        if name not in self._names:
-            raise ProblemError(
-                403,
-                f"the Host header is {host.decode('latin-1')[:100]!r}; expected one of "
-                f"{', '.join(sorted(self._names))}. Start the server with that name in "
-                "allowed_hosts if it is yours",
-                "unknown_host",
-            )
-        if len(self._known) < 100:
-            self._known.add(host)
+class HeldAnswer(bytes):
+    """A large answer: counted as held for as long as anybody has it."""
+
+    _outbox: Outbox | None = None
+
+    @classmethod
+    def of(cls, body: bytes, outbox: Outbox) -> HeldAnswer:
+        """An answer whose bytes ``outbox`` has counted already."""
+        made = cls(body)
+        made._outbox = outbox
+        return made
+
+    def __del__(self) -> None:
+        if self._outbox is not None:
+            self._outbox.give(len(self))
 
 
-def _twice(name: str, first: bytes, second: bytes) -> ProblemError:
-    """Two lines where others, such as a proxy, may have looked at the other one."""
-    came = " and ".join(repr(value.decode("latin-1")[:100]) for value in (first, second))
-    return ProblemError(
-        400,
-        f"the request names more than one {name}, {came}, in its headers or its target; send one",
-        "ambiguous",
-    )
+class AnswerDraft:
+    """An answer while it is written, piece by piece; one that grows too large ends at once.
 
+    Args:
+        outbox: counts its bytes.
+    """
 
-def _check_origin(origin: bytes, host: bytes) -> None:
-    """Browsers name the page that sends; one of another site must not change anything here."""
-    scheme, _, site = origin.lower().partition(b"://")
-    default = {b"http": b":80", b"https": b":443"}.get(scheme, b"\0")
-    if not site or site.removesuffix(default) != host.lower().removesuffix(default):
-        raise ProblemError(
-            403,
-            f"a page of {origin.decode('latin-1')[:100]} sent this, and this is "
-            f"{host.decode('latin-1')[:100]}; only pages of this server may. Programs leave the "
-            "Origin header out",
-            "foreign_origin",
-        )
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._pieces: list[bytes] = []
+        self._size = self._taken = 0
 
+    def add(self, piece: bytes) -> None:
+        """Append a piece.
 
-def _key_in(headers: Headers) -> bytes:
-    found = b""
-    for name, value in headers:
-        if name == b"x-api-key":
-            return value
-        if name == b"authorization" and value[:7].lower() == b"bearer ":
-            found = value[7:].strip()
-    return found
+        Raises:
+            RequestError: 413 if the answer is too large now, 503 if there is no room for it.
+        """
+        self._size += len(piece)
+        self._outbox.check(self._size)
+        if self._size > SMALL:
+            self._outbox.take(self._size - self._taken)
+            self._taken = self._size
+        self._pieces.append(piece)
+
+    def whole(self) -> bytes:
+        """All pieces as one; what was counted for them is the answer's now."""
+        body = b"".join(self._pieces)
+        if self._taken:
+            body = HeldAnswer.of(body, self._outbox)
+            self._taken = 0
+        return body
+
+    def drop(self) -> None:
+        """Let go of the pieces, whether there was an answer or not."""
+        self._pieces.clear()
+        self._outbox.give(self._taken)
+        self._taken = 0

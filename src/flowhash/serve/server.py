@@ -1,34 +1,48 @@
-"""A server process: opens the table, serves until it is told to stop, closes cleanly."""
+"""A server process: opens the table, serves until it is told to stop, closes cleanly.
+
+uvicorn closes no connection that sends nothing, or half a head, and waits for ever for clients that
+do not read what they asked for. Its protocol class has no hook for either, so that each connection
+is looked at about once a second: what it does, and since when.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
+import re
 import signal
 import socket
 import threading
+import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from flowhash.engines import open_any
 from flowhash.errors import InputError
 from flowhash.extras import require
 from flowhash.serve.app import create_app
-from flowhash.serve.connections import Connection, Limits, look_after, room_for_connections
+from flowhash.serve.errors import busy
 from flowhash.serve.options import ServeOptions
 from flowhash.serve.service import Service
-from flowhash.serve.warming import warm_up
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
+
+HEAD = 1 << 16  # bytes of a request's head at the most
+BUFFER = 1 << 14  # bytes that may wait in a connection although its answer counts as sent
+LOOK = 1.0  # seconds between two looks
+DESCRIPTORS = 1 << 16  # open files that are enough
+WAITING, WORKING, SENDING = "waiting", "working", "sending"
+AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
 def run(
@@ -53,10 +67,10 @@ def run(
     encoder = _load(encoder_path)
     most, backlog = room_for_connections(options.max_connections)
     # Requests in work leave connections free for those who ask about health.
-    options = dataclasses.replace(
+    options = replace(
         options, max_connections=most, max_waiting=min(options.max_waiting, max(1, most * 3 // 4))
     )
-    limits = Limits(most, options.idle_timeout, options.send_timeout)
+    limits = ConnectionLimits(most, options.idle_timeout, options.send_timeout)
     mode = "r+" if options.may_write else "r"
     with (
         _listening(options, backlog) as listener,
@@ -64,7 +78,7 @@ def run(
         _polite_signals(),
     ):
         app = create_app(table, encoder, options)
-        warm_up(app.state.service)  # a table that cannot be read shows here
+        app.state.service.warm_up()  # a table that cannot be read shows here
         config = uvicorn.Config(
             app,
             http=type("LimitedConnection", (Connection,), {"limits": limits}),
@@ -90,7 +104,7 @@ class _Server(uvicorn.Server):
     """Says where it is once it answers."""
 
     def __init__(
-        self, config: uvicorn.Config, address: str, service: Service, limits: Limits
+        self, config: uvicorn.Config, address: str, service: Service, limits: ConnectionLimits
     ) -> None:
         super().__init__(config)
         self._address = address
@@ -131,7 +145,7 @@ def _note(service: Service) -> str:
         return " (read only)"
     if not options.may_write:
         return f" (read only: {options.host} can be reached by others, and there is no API key)"
-    if not service.gate.writable:
+    if not service.guard.writable:
         return " (read only: the database does not let this user change the table)"
     return ""
 
@@ -183,3 +197,149 @@ def _polite_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What connections may do.
+
+    Attributes:
+        most: that are open.
+        idle: seconds without a whole request head.
+        send: seconds for an answer to be read.
+    """
+
+    most: int
+    idle: float
+    send: float
+
+
+class Connection(HttpToolsProtocol):
+    """One connection, whose limits are the class's."""
+
+    limits: ClassVar[ConnectionLimits]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; where there are too many, the one that is idle for the longest time ends."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(BUFFER)
+        self._head_size = 0
+        self._doing: tuple[str, Any] = (WAITING, None)
+        self._since = time.monotonic()  # the loop's own clock is too coarse to tell who was first
+        if len(self.connections) > self.limits.most:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what came; a head without end is refused."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is before and self._stage() == WAITING and not self.transport.is_closing():
+            self._head_size += len(data)
+            if self._head_size > HEAD:
+                self.send_400_response(f"The head of the request has more than {HEAD} bytes.")
+        else:
+            self._head_size = 0
+
+    def on_headers_complete(self) -> None:
+        """Count a name in the request's target, which goes before the Host header, as one of it."""
+        found = AUTHORITY.match(self.url)
+        if found is not None:
+            names = [value.lower() for name, value in self.headers if name == b"host"]
+            if found[1].lower() not in names:
+                self.headers.append((b"host", found[1]))
+        super().on_headers_complete()
+
+    def look(self, now: float, send: float) -> None:
+        """End the connection if it has been doing the same for too long."""
+        doing = (self._stage(), self.cycle)
+        if doing != self._doing:
+            self._doing, self._since = doing, now
+            return
+        longest = {WAITING: self.limits.idle, SENDING: send, WORKING: math.inf}[doing[0]]
+        if now - self._since > longest:
+            self._end()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it ends in a moment; what a client has yet to read may take longer."""
+        return self.transport.is_closing() and not self.transport.get_write_buffer_size()
+
+    def _stage(self) -> str:
+        cycle = self.cycle
+        done = cycle is None or cycle.response_complete
+        if self.transport.get_write_buffer_size():
+            return SENDING
+        if done:
+            return WAITING
+        return SENDING if cycle.response_started else WORKING
+
+    def _end(self) -> None:
+        """Close, and throw away what the client did not read: closing alone would wait for it."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _make_room(self) -> None:
+        every = cast("Iterable[Connection]", self.connections)
+        others = [other for other in every if other is not self and not other.leaving]
+        if len(others) < self.limits.most:
+            return
+        idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
+        if idle:
+            min(idle, key=lambda other: other._since)._end()
+            return
+        response = busy(
+            f"{self.limits.most} connections have requests in work, as many as this server takes; "
+            "try again in a moment"
+        ).response()
+        headers = [*response.raw_headers, (b"connection", b"close")]
+        lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(line) for line in headers)]
+        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))
+        self.transport.close()
+
+
+async def look_after(
+    connections: Iterable[Any], limits: ConnectionLimits, closing: Callable[[], bool], last: float
+) -> None:
+    """Look at all connections again and again, for ever.
+
+    Args:
+        connections: that are open.
+        limits: of each.
+        closing: whether the server is about to end.
+        last: seconds for an answer to be read then.
+    """
+    while True:
+        await asyncio.sleep(min(LOOK, limits.idle / 4, limits.send / 4))
+        send = min(limits.send, last) if closing() else limits.send
+        for connection in list(connections):
+            connection.look(time.monotonic(), send)
+
+
+def room_for_connections(wanted: int) -> tuple[int, int]:
+    """How many connections the limit of open files allows, and how many may wait to be accepted.
+
+    The limit is raised as far as this process may. A quarter of what is left stays free: for files
+    of the table, and for connections that are accepted before others are closed for them.
+    """
+    try:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+        if limit > soft != resource.RLIM_INFINITY:
+            try:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            except (OSError, ValueError):  # such as a system that has a limit of its own
+                limit = soft
+        elif soft != resource.RLIM_INFINITY:
+            limit = soft
+    except ImportError:  # a system without these limits
+        limit = DESCRIPTORS
+    try:
+        used = len(list(Path("/proc/self/fd").iterdir()))
+    except OSError:
+        used = 64
+    room = max(8, limit - used)
+    return min(wanted, room * 3 // 4), max(1, min(2048, room // 8))

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
 
 from flowhash.engines import BrowsedEngine
-from flowhash.errors import ForbiddenError, StorageError
-from flowhash.serve.damage import Damage
-from flowhash.serve.errors import LOG, ProblemError, new_number, only_reads
+from flowhash.errors import DamagedFileError, ForbiddenError, StorageError
+from flowhash.serve.errors import LOG, RequestError, new_number, only_reads
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.outbox import Outbox
-from flowhash.serve.query_batcher import Batcher
-from flowhash.serve.request_guard import Gate
-from flowhash.serve.search_executor import Query, Searching, is_long, is_wide
-from flowhash.table import CachedStats, HashTable
+from flowhash.serve.query_batcher import QueryBatcher
+from flowhash.serve.request_body import number_rows
+from flowhash.serve.request_guard import Outbox, RequestGuard
+from flowhash.serve.search_executor import QueryEncoder, SearchExecutor, SearchQuery
+from flowhash.serve.table_health import TableHealth
+from flowhash.table import CachedStats, HashTable, Item, state_of
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
-    from flowhash.serve.query_encoder import Embedder
 
 READERS = 4  # threads for what is neither a search nor a write nor an image
 REFRESH = 1.0  # seconds
+NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
-Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
@@ -52,28 +57,24 @@ class Service:
     ) -> None:
         self.table = table
         self.options = options
-        self.embedder: Embedder | None = None
+        self.query_encoder: QueryEncoder | None = None
         if encoder is not None:
             from flowhash.encoder import check_table
-            from flowhash.serve.query_encoder import Embedder
 
             check_table(encoder, table)
-            self.embedder = Embedder(encoder, options.threads)
+            self.query_encoder = QueryEncoder(encoder, options.threads)
         self.outbox = Outbox(options.max_answer)
-        self.damage = Damage(table)
+        self.health = TableHealth(table)
         self.metrics = Metrics(self.count, lambda: self.outbox.held)
-        self.gate = Gate(options, table.writable)
+        self.guard = RequestGuard(options, table.writable, self.metrics, self.outbox, self.health)
         # Other engines keep their figures themselves.
         self.stats = CachedStats(table) if isinstance(table, HashTable) else table.stats
-        self.searching = Searching(
-            table, self.embedder, self.metrics, options.threads, self.outbox, self.damage
+        self.executor = SearchExecutor(
+            table, self.query_encoder, self.metrics, options.threads, self.outbox, self.health
         )
-        self._light = Batcher(
-            self.searching.batch, options.max_batch, options.timeout, "flowhash-search"
-        )
-        self._heavy = Batcher(
-            self.searching.batch, options.max_batch, options.timeout, "flowhash-wide"
-        )
+        limits = (options.max_batch, options.timeout)
+        self._light = QueryBatcher(self.executor.batch, *limits, "flowhash-search")
+        self._heavy = QueryBatcher(self.executor.batch, *limits, "flowhash-wide")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
         # What reads many payloads does so alone: together they would fill the memory.
         self._browser = ThreadPoolExecutor(1, thread_name_prefix="flowhash-browse")
@@ -81,6 +82,7 @@ class Service:
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="flowhash-decode")
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="flowhash-write")
         self._writing = asyncio.Lock()
+        self.document = b""  # the OpenAPI document, once it was asked for
         self.warm = False
         self.closing = False
         self.broken = False
@@ -89,7 +91,10 @@ class Service:
     @property
     def takes_images(self) -> bool:
         """Whether the encoder takes images."""
-        return self.embedder is not None and self.embedder.encoder.preprocessing.kind == "images"
+        return (
+            self.query_encoder is not None
+            and self.query_encoder.encoder.preprocessing.kind == "images"
+        )
 
     @property
     def open(self) -> bool:
@@ -103,14 +108,125 @@ class Service:
         """How many items there are; 0 in a table that was closed."""
         return len(self.table) if self.open else 0
 
+    def known_id(self, text: str) -> int | str:
+        """An id in a path, which is text, as the table has them.
+
+        Raises:
+            RequestError: 404 for what is no id of this table.
+        """
+        known = number_of(text) if self.table.id_kind == "int64" else text
+        if known is None:
+            raise self.no_item(text)
+        return known
+
+    def item(self, item: int | str) -> Item:
+        """A stored item.
+
+        Raises:
+            RequestError: 404 where there is none, 503 where it is damaged.
+        """
+        try:
+            return self.table[item]
+        except KeyError as error:
+            raise self.no_item(item) from error
+        except DamagedFileError as error:  # it cannot be read as a whole; others are served
+            self.health.note_item(item, error)
+            raise RequestError(
+                503,
+                f"the item {item!r:.200} is damaged and cannot be shown; delete or add it again, "
+                "or restore the table from a copy. The server's log has the reason",
+                "damaged",
+            ) from error
+
+    def no_item(self, item: int | str) -> RequestError:
+        """There is no item with this id."""
+        kind = "whole numbers" if self.table.id_kind == "int64" else "strings"
+        return RequestError(404, f"there is no item {item!r:.200}; ids of this table are {kind}")
+
+    def encodable(self, vectors: list[list[float]]) -> NDArray[np.float32]:
+        """Vectors that the encoder takes [n, numbers].
+
+        Raises:
+            RequestError: 422 where there is no encoder, it takes images, or the numbers do not fit.
+        """
+        if self.query_encoder is None:
+            raise RequestError(
+                422,
+                "this server has no encoder, so that it cannot search by a vector or add one; send "
+                "embedding and buckets (to add: code), or an id",
+                "no_encoder",
+            )
+        if self.takes_images:
+            raise RequestError(
+                422,
+                "this server's encoder takes images; send one as multipart/form-data",
+                "no_vectors",
+            )
+        return number_rows(vectors, self.query_encoder.inputs, "vector")
+
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of images that the encoder takes.
+
+        Raises:
+            RequestError: 422 where it takes none.
+        """
+        if self.query_encoder is None or not self.takes_images:
+            raise RequestError(
+                422,
+                "this server's encoder takes vectors, or there is none; send JSON with a vector, "
+                "an id, or embedding and buckets",
+                "no_images",
+            )
+        size = self.query_encoder.encoder.preprocessing.size
+        assert size is not None
+        return size
+
+    def check_batch(self, count: int, name: str) -> None:
+        """Refuse more than ``max_batch``.
+
+        Raises:
+            RequestError: 422.
+        """
+        most = self.options.max_batch
+        if count > most:
+            raise RequestError(
+                422, f"{count} {name} at once; expected at most {most}. Send parts", "too_many"
+            )
+
+    def readable(self) -> int:
+        """How many payloads of the table fill an answer, by their mean; at least one."""
+        size = self.options.max_answer
+        if not isinstance(self.table, HashTable):
+            return size
+        segments = [part.segment for part in state_of(self.table).parts]
+        rows = sum(segment.rows for segment in segments)
+        stored = sum(len(segment.payloads.content) for segment in segments)
+        return max(1, size * rows // max(1, stored))
+
+    def check_count(self, count: int) -> None:
+        """Refuse to read more payloads at once than an answer can hold: they are in memory.
+
+        Raises:
+            RequestError: 413, with how many would do.
+        """
+        most = self.readable()
+        if min(count, len(self.table)) > most:
+            raise RequestError(
+                413,
+                f"count is {count}, and the payloads of {most} items fill an answer of "
+                f"{self.options.max_answer} bytes, the most this server sends; ask for at most "
+                f"{most}",
+                "answer_too_large",
+            )
+
     def check_reachable(self) -> None:
         """Refuse work on an engine whose server is lost: it would wait in vain, and hold up others.
 
         Raises:
-            ProblemError: 503, until :meth:`keep_fresh` has reached it again.
+            RequestError: 503, until :meth:`keep_fresh` has reached it again.
         """
         if self.broken and not isinstance(self.table, HashTable):
-            raise ProblemError(
+            raise RequestError(
                 503,
                 "the server that keeps the table does not answer; try again in a moment. The log "
                 f"of this one has the reason under {self.number}",
@@ -118,27 +234,25 @@ class Service:
                 {"Retry-After": "1"},
             )
 
-    async def search(self, query: Query) -> bytes:
+    async def search(self, query: SearchQuery) -> bytes:
         """The answer to a query, together with others that came at the same time.
 
         Raises:
-            ProblemError: 503 while the table's server is lost, 504 when it takes too long.
+            RequestError: 503 while the table's server is lost, 504 when it takes too long.
         """
         self.check_reachable()
         encoded = query.order is None and self.takes_images
-        slow = encoded or query.compare or is_long(query) or is_wide(query, self.table)
+        slow = encoded or query.compare or query.is_long() or query.is_wide(self.table)
         return await (self._heavy if slow else self._light).ask(query)
 
-    async def read(
-        self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
-    ) -> Result:
+    async def read(self, work: Callable[[], Result]) -> Result:
         """Run something that reads in a thread.
 
         Raises:
-            ProblemError: 503 while the table's server is lost, 504 when it takes too long.
+            RequestError: 503 while the table's server is lost, 504 when it takes too long.
         """
         self.check_reachable()
-        return await self._within(self.deadline(), self._readers, lambda: work(*given, **named))
+        return await self._within(self.deadline(), self._readers, work)
 
     async def damaged(self) -> tuple[int, int]:
         """How many places, and how many items' payloads, are known to be damaged still.
@@ -146,36 +260,28 @@ class Service:
         What is known is read again in a thread, now and then; where others keep the threads busy,
         the figures are those from before: whoever asks for the health is not to wait for them.
         """
-        if self.damage.stale:
+        if self.health.stale:
             soon = asyncio.get_running_loop().time() + REFRESH
-            with contextlib.suppress(ProblemError):
-                await self._within(soon, self._readers, self.damage.look_again)
-        return self.damage.counts()
+            with contextlib.suppress(RequestError):
+                await self._within(soon, self._readers, self.health.look_again)
+        return self.health.counts()
 
-    async def browse(
-        self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
-    ) -> Result:
+    async def browse(self, work: Callable[[], Result]) -> Result:
         """Run something that reads many payloads, after those of others.
 
         Raises:
-            ProblemError: 503 while the table's server is lost, 504 when it takes too long.
+            RequestError: 503 while the table's server is lost, 504 when it takes too long.
         """
         self.check_reachable()
-        return await self._within(self.deadline(), self._browser, lambda: work(*given, **named))
+        return await self._within(self.deadline(), self._browser, work)
 
-    async def decode(
-        self,
-        deadline: float,
-        work: Callable[Given, Result],
-        *given: Given.args,
-        **named: Given.kwargs,
-    ) -> Result:
+    async def decode(self, deadline: float, work: Callable[[], Result]) -> Result:
         """Decode an image, after those of others.
 
         Raises:
-            ProblemError: 504 when it is not done by ``deadline``.
+            RequestError: 504 when it is not done by ``deadline``.
         """
-        return await self._within(deadline, self._decoder, lambda: work(*given, **named))
+        return await self._within(deadline, self._decoder, work)
 
     def deadline(self) -> float:
         """When something that begins now is given up, by the event loop's clock."""
@@ -189,36 +295,70 @@ class Service:
         try:
             return await asyncio.wait_for(job, deadline - loop.time())
         except (TimeoutError, asyncio.TimeoutError) as error:
-            raise ProblemError(
+            raise RequestError(
                 504, f"it took longer than {self.options.timeout:g} s; ask for less, or try again"
             ) from error
 
-    async def write(
-        self, work: Callable[Given, Result], *given: Given.args, **named: Given.kwargs
-    ) -> Result:
+    async def write(self, work: Callable[[], Result]) -> Result:
         """Run something that writes, alone. Once begun it is waited for, however long it takes.
 
         Raises:
-            ProblemError: 403 where the table's server refuses changes, 503 while it is lost, 504
+            RequestError: 403 where the table's server refuses changes, 503 while it is lost, 504
                 when others wrote too long; nothing was changed then.
         """
         self.check_reachable()
         try:
             await asyncio.wait_for(self._writing.acquire(), self.options.timeout)
         except (TimeoutError, asyncio.TimeoutError) as error:
-            raise ProblemError(
+            raise RequestError(
                 504,
                 f"others were writing for {self.options.timeout:g} s; nothing was changed. Try "
                 "again, and send many items in one request",
             ) from error
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._writer, lambda: work(*given, **named))
+            return await loop.run_in_executor(self._writer, work)
         except ForbiddenError as error:
             LOG.warning("a change was refused: %s", error)
             raise only_reads() from error
         finally:
             self._writing.release()
+
+    def warm_up(self) -> None:
+        """Search a little in every way, and add a little elsewhere, so that nobody waits later.
+
+        Raises:
+            StorageError: the table cannot be read; what is damaged in it is only noted.
+        """
+        if self.warm:
+            return
+        self.warm = True
+        uncounted = Metrics(lambda: 0)
+        executor = SearchExecutor(
+            self.table, self.query_encoder, uncounted, self.options.threads, health=self.health
+        )
+        for query in self._trial_queries():
+            for answer in executor.batch([query]):
+                if isinstance(answer, DamagedFileError):
+                    self.health.met(None, answer)
+        if self.guard.writable and isinstance(self.table, HashTable):
+            _try_changes(self.table)
+
+    def _trial_queries(self) -> Iterator[SearchQuery]:
+        table, random = self.table, np.random.default_rng(0)
+        encoder = None if self.query_encoder is None else self.query_encoder.encoder
+        for count in (1, 40):  # a few queries and a batch take different kernels
+            embeddings = random.normal(size=(count, table.dim)).astype(np.float32)
+            order = np.tile(np.arange(table.buckets, dtype=np.int32), (count, 1))
+            for probe, at_least in ((None, None), (None, 1), (table.buckets, None)):
+                yield SearchQuery(embeddings, order, 10, probe, at_least, True)
+            yield SearchQuery(embeddings[:1], order[:1], 10, None, None, True, compare=True)
+            if self.takes_images:
+                rows = random.integers(0, 256, (min(count, 2), *self.image_size(), 3), np.uint8)
+                yield SearchQuery(rows, None, 10, None, None, False)
+            elif encoder is not None and encoder.input_dim is not None:
+                rows = random.normal(size=(count, encoder.input_dim)).astype(np.float32)
+                yield SearchQuery(rows, None, 10, None, None, False)
 
     async def keep_fresh(self) -> None:
         """Look for what others have written or permitted, about once a second, for ever."""
@@ -227,7 +367,7 @@ class Service:
             await asyncio.sleep(REFRESH)
             try:
                 await loop.run_in_executor(self._readers, self.table.refresh)
-                self.gate.see(self.table.writable)
+                self.guard.see(self.table.writable)
                 if self.broken:
                     LOG.warning("the table can be read again")
                 self.broken = False
@@ -252,3 +392,42 @@ class Service:
         self._browser.shutdown(wait=True)
         self._decoder.shutdown(wait=True)
         self._writer.shutdown(wait=True)
+
+
+def service_of(request: Request) -> Service:
+    """The service behind a request."""
+    service: Service = request.scope["app"].state.service
+    return service
+
+
+def number_of(text: str) -> int | None:
+    """A text as an id of 64 bits; None if it is none."""
+    if NUMBER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+def _try_changes(table: HashTable) -> None:
+    """Add, replace, delete and merge in a small table like this one, in a folder that goes away."""
+    try:
+        with TemporaryDirectory(prefix="flowhash-", ignore_cleanup_errors=True) as folder:
+            _change(table, f"{folder}/table")
+    except OSError:  # nothing can be written there; what writes files is compiled later then
+        _change(table, None)
+
+
+def _change(table: HashTable, path: str | None) -> None:
+    numbers = table.id_kind == "int64"
+    with HashTable.create(
+        path, buckets=table.buckets, dim=table.dim, active=table.active, metric=table.metric,
+        dtype=table.dtype, ids=table.id_kind,
+    ) as small:  # fmt: skip
+        codes = np.arange(table.active)[None].repeat(3, 0)
+        embeddings = np.eye(3, table.dim, dtype=np.float32) + 1
+        ids = [2, 0, 0] if numbers else ["c", "a", "a"]
+        payloads = [{"row": row} for row in range(3)]
+        small.add(codes, embeddings, None if numbers else ids, payloads)
+        small.add(codes, embeddings, ids, payloads)
+        small.delete(ids[:1])
+        small.compact()

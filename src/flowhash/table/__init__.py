@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.distance_metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.hash_table import (
         CachedStats as CachedStats,
-        codes_at as codes_at,
+        buckets_at as buckets_at,
         search_state as search_state,
         state_of as state_of,
     )

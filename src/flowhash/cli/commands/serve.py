@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,12 +13,18 @@ from flowhash import engines
 from flowhash.cli import options
 from flowhash.cli.locations import encoder_folder, place_of
 from flowhash.errors import InputError
+from flowhash.serve import SETTINGS
 from flowhash.settings_file import read_text
 
-LIMITS = "Limits"
 VARIABLE = "FLOWHASH_API_KEY"
 
 command = typer.Typer(add_completion=False)
+
+
+def _setting(name: str, *names: str, **more: Any) -> Any:
+    """An option of the server, as ``ServeOptions`` declares it."""
+    told = SETTINGS[name].metadata
+    return typer.Option(*names, help=told["help"], rich_help_panel=told["panel"], **more)
 
 
 @command.command(epilog="Example:  flowhash serve pets.table --open")
@@ -27,72 +32,26 @@ def serve(
     context: typer.Context,
     table: options.TablePlace,
     encoder: options.OwnEncoder = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 for other machines.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8000,
-    open_browser: Annotated[
-        bool, typer.Option("--open", help="Open the search page in a browser.")
-    ] = False,
-    read_only: Annotated[bool, typer.Option("--read-only", help="No adding, no deleting.")] = False,
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            envvar=VARIABLE,
-            show_envvar=True,
-            help="Needed for adding and deleting. Better in the environment or a file: other "
-            "users of this machine see command lines.",
-        ),
-    ] = None,
+    host: Annotated[str, _setting("host")] = SETTINGS["host"].default,
+    port: Annotated[int, _setting("port")] = SETTINGS["port"].default,
+    open_browser: Annotated[bool, _setting("open_browser", "--open")] = False,
+    read_only: Annotated[bool, _setting("read_only", "--read-only")] = False,
+    api_key: Annotated[str | None, _setting("api_key", envvar=VARIABLE, show_envvar=True)] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file that holds the key.")] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(help="Another name of this server, such as a proxy's; may be given again."),
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of a search.")] = None,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.", rich_help_panel=LIMITS)] = 10
-    << 20,
-    max_answer: Annotated[
-        int,
-        typer.Option(
-            help="Bytes of an answer; four times as much may wait for slow readers.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 16 << 20,
-    max_batch: Annotated[
-        int, typer.Option(help="Vectors or items of a request.", rich_help_panel=LIMITS)
-    ] = 256,
-    max_top: Annotated[int, typer.Option(help="Hits of a query.", rich_help_panel=LIMITS)] = 1000,
-    max_pixels: Annotated[
-        int, typer.Option(help="Pixels of an image.", rich_help_panel=LIMITS)
-    ] = 25_000_000,
-    max_waiting: Annotated[
-        int, typer.Option(help="Requests in work; others get 503.", rich_help_panel=LIMITS)
-    ] = 1024,
-    max_connections: Annotated[
-        int,
-        typer.Option(
-            help="Open connections; a further one closes the one idle for longest.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 2048,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds for an answer.", rich_help_panel=LIMITS)
-    ] = 10.0,
-    send_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds for a client to read an answer, or it is cut off.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 30.0,
-    idle_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds for a connection to send a whole request head, or it is closed.",
-            rich_help_panel=LIMITS,
-        ),
-    ] = 30.0,
+    allowed_hosts: Annotated[list[str] | None, _setting("allowed_hosts", "--allowed-host")] = None,
+    threads: Annotated[int | None, _setting("threads", min=1)] = None,
+    max_body: Annotated[int, _setting("max_body")] = SETTINGS["max_body"].default,
+    max_answer: Annotated[int, _setting("max_answer")] = SETTINGS["max_answer"].default,
+    max_batch: Annotated[int, _setting("max_batch")] = SETTINGS["max_batch"].default,
+    max_top: Annotated[int, _setting("max_top")] = SETTINGS["max_top"].default,
+    max_pixels: Annotated[int, _setting("max_pixels")] = SETTINGS["max_pixels"].default,
+    max_waiting: Annotated[int, _setting("max_waiting")] = SETTINGS["max_waiting"].default,
+    max_connections: Annotated[int, _setting("max_connections")] = SETTINGS[
+        "max_connections"
+    ].default,
+    timeout: Annotated[float, _setting("timeout")] = SETTINGS["timeout"].default,
+    send_timeout: Annotated[float, _setting("send_timeout")] = SETTINGS["send_timeout"].default,
+    idle_timeout: Annotated[float, _setting("idle_timeout")] = SETTINGS["idle_timeout"].default,
     config: options.Config = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -105,10 +64,9 @@ def serve(
     from flowhash.serve import ServeOptions, run
 
     place = place_of(table)
-    names = {field.name for field in fields(ServeOptions)}
-    given = {name: value for name, value in context.params.items() if name in names}
+    given = {name: value for name, value in context.params.items() if name in SETTINGS}
     given["api_key"] = _api_key(api_key, api_key_file)
-    given["allowed_hosts"] = tuple(allowed_host or ())
+    given["allowed_hosts"] = tuple(allowed_hosts or ())
     chosen = ServeOptions(**given)
     used = _own_encoder(place) if encoder is None else encoder
     run(place, None if used is None else encoder_folder(used), chosen)

@@ -1,16 +1,20 @@
-"""The search page: files of this package, read once; no path ever comes from a client."""
+"""The search page: files of this package, read once; no path ever comes from a client.
+
+Starlette's StaticFiles reads them from disk for each request, and streams what the guard of this
+server counts as one answer.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from flowhash.serve.errors import ProblemError
-from flowhash.serve.request_guard import PAGE_POLICY
+from flowhash.serve.errors import RequestError
 
 FOLDER = Path(__file__).parent.parent / "page"
 KINDS = {
@@ -20,36 +24,24 @@ KINDS = {
     ".svg": "image/svg+xml",
 }
 INDEX = "index.html"
+POLICY = (
+    "default-src 'self'; img-src 'self' data: blob:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS = {"Content-Security-Policy": POLICY, "X-Frame-Options": "DENY"}
 
 
-@dataclass(frozen=True)
-class PageFile:
-    """A file of the page."""
-
-    content: bytes
-    media: str
+async def index(request: Request) -> Response:
+    """The page."""
+    return _page_response(INDEX, request)
 
 
-def page_files() -> dict[str, PageFile]:
-    """All files of the page by name."""
-    return {
-        path.name: PageFile(path.read_bytes(), KINDS[path.suffix])
-        for path in sorted(FOLDER.iterdir())
-        if path.suffix in KINDS and path.is_file()
-    }
+async def page_file(request: Request) -> Response:
+    """What belongs to the page."""
+    return _page_response(request.path_params["name"], request)
 
 
-def page_response(files: dict[str, PageFile], name: str, request: Request) -> Response:
-    """A file of the page.
-
-    Raises:
-        ProblemError: 404 for other names.
-    """
-    file = files.get(name)
-    if file is None:
-        raise ProblemError(404, f"the page has no file {name[:100]!r}; expected {', '.join(files)}")
-    headers = {"Content-Security-Policy": PAGE_POLICY, "X-Frame-Options": "DENY"}
-    return cached(request, file.content, file.media, headers)
+ROUTES = (Route("/", index), Route("/page/{name}", page_file))
 
 
 def cached(request: Request, content: bytes, media: str, headers: dict[str, str]) -> Response:
@@ -59,3 +51,20 @@ def cached(request: Request, content: bytes, media: str, headers: dict[str, str]
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return Response(content, 200, headers, media)
+
+
+@functools.cache
+def _files() -> dict[str, tuple[bytes, str]]:
+    """All files of the page by name, with their media types."""
+    return {
+        path.name: (path.read_bytes(), KINDS[path.suffix])
+        for path in sorted(FOLDER.iterdir())
+        if path.suffix in KINDS and path.is_file()
+    }
+
+
+def _page_response(name: str, request: Request) -> Response:
+    files = _files()
+    if name not in files:
+        raise RequestError(404, f"the page has no file {name[:100]!r}; expected {', '.join(files)}")
+    return cached(request, *files[name], HEADERS)

@@ -1,10 +1,20 @@
-"""What clients may ask, as models: checked in compiled code, and the source of the OpenAPI page."""
+"""What clients may ask: models, checked in compiled code, which the OpenAPI document describes."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    FiniteFloat,
+    StrictInt,
+    StrictStr,
+)
 
 LARGEST = 3.4028234663852886e38  # of float32
 Number32 = Annotated[FiniteFloat, Field(ge=-LARGEST, le=LARGEST)]
@@ -20,9 +30,39 @@ Id = Annotated[
     Number | StrictStr, Field(description="A whole number, or a string in a table of those.")
 ]
 NewText = Annotated[StrictStr, Field(max_length=1024)]
+Image = Annotated[str, Field(json_schema_extra={"format": "binary"})]
+Count = Annotated[int, Field(ge=1, le=1000, description="How many items to draw.")]
+Seed = Annotated[int, Field(ge=0, lt=1 << 32, description="The same seed draws the same items.")]
 
 
-class Asked(BaseModel):
+def _digits(text: Any) -> Any:
+    if re.fullmatch("[0-9]+", text) is None:
+        raise ValueError("should be a whole number from 0, in digits")
+    return text
+
+
+class SampleParameters(BaseModel):
+    """How to draw items."""
+
+    count: Count = 24
+    seed: Seed = 0
+
+
+class BucketParameters(BaseModel):
+    """A bucket, and how to draw items from it."""
+
+    bucket: Annotated[int, BeforeValidator(_digits), Field(ge=0, description="From 0 to d - 1.")]
+    count: Count = 24
+    seed: Seed = 0
+
+
+class ItemParameters(BaseModel):
+    """An item."""
+
+    id: Annotated[str, Field(description="The item's id; slashes belong to it.")]
+
+
+class SearchOptions(BaseModel):
     """Options of every search."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -43,32 +83,38 @@ class Asked(BaseModel):
     ] = False
 
 
-class VectorSearch(Asked):
+class VectorSearch(SearchOptions):
     """Search for what is near a vector, which the encoder encodes."""
 
     vector: Vector
 
 
-class VectorsSearch(Asked):
+class VectorsSearch(SearchOptions):
     """Search for what is near each of several vectors."""
 
     vectors: Annotated[list[Vector], Field(min_length=1), FailFast()]
 
 
-class IdSearch(Asked):
+class IdSearch(SearchOptions):
     """Search for what is near a stored item, in the item's own buckets."""
 
     id: Id
 
 
-class EmbeddingSearch(Asked):
+class EmbeddingSearch(SearchOptions):
     """Search with an embedding and its buckets, best first; needs no encoder."""
 
     embedding: Vector
     buckets: Annotated[list[Bucket], Field(min_length=1), FailFast()]
 
 
-SEARCHES: dict[str, type[Asked]] = {
+class ImageSearch(SearchOptions):
+    """Search for what is near an image, as a form."""
+
+    image: Annotated[Image, Field(description="PNG, JPEG, WebP, GIF, BMP")]
+
+
+SEARCHES: dict[str, type[SearchOptions]] = {
     "vector": VectorSearch,
     "vectors": VectorsSearch,
     "id": IdSearch,
@@ -108,9 +154,60 @@ class NewEmbedding(NewItem):
     code: Annotated[list[Bucket], Field(min_length=1), FailFast()]
 
 
-class NewItems(BaseModel):
-    """Items to add."""
+class ItemsToAdd(BaseModel):
+    """Items to add. Each is checked by itself, once it is known how many there are."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    items: Annotated[list[dict[str, Any]], Field(min_length=1), FailFast()]
+    items: Annotated[
+        list[dict[str, Any]],
+        Field(
+            min_length=1,
+            json_schema_extra={
+                "items": {
+                    "oneOf": [
+                        {"$ref": f"#/components/schemas/{model.__name__}"}
+                        for model in (NewVector, NewEmbedding)
+                    ]
+                }
+            },
+        ),
+        FailFast(),
+    ]
+
+
+class ItemForm(BaseModel):
+    """Images to add, as a form."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    image: Annotated[list[Image], Field(min_length=1)]
+    id: Annotated[list[str], Field(description="None, or one an image.")] = []
+    label: Annotated[list[str], Field(description="None, one, or one an image.")] = []
+    name: Annotated[list[str], Field(description="None, or one an image.")] = []
+
+
+SEARCH_EXAMPLES: dict[str, Any] = {
+    "vector": {"summary": "a vector", "value": {"vector": [0.1, -0.2, 0.3], "top": 10}},
+    "vectors": {
+        "summary": "several vectors",
+        "value": {"vectors": [[0.1, -0.2, 0.3], [0.0, 0.5, 0.1]], "top": 10, "payloads": False},
+    },
+    "id": {"summary": "a stored item", "value": {"id": 17, "top": 10, "compare": True}},
+    "embedding": {
+        "summary": "an embedding and its buckets, without an encoder",
+        "value": {"embedding": [0.6, 0.8], "buckets": [3, 17], "probe": 2, "at_least": 50},
+    },
+}
+ITEM_EXAMPLES: dict[str, Any] = {
+    "vector": {
+        "summary": "a vector, which the encoder encodes",
+        "value": {
+            "items": [{"vector": [0.1, -0.2, 0.3], "label": "apple", "payload": {"shop": 3}}]
+        },
+    },
+    "embedding": {
+        "summary": "an embedding and its buckets",
+        "value": {"items": [{"embedding": [0.6, 0.8], "code": [3], "id": 17, "name": "row 17"}]},
+    },
+}

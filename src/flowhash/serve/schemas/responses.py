@@ -1,55 +1,139 @@
-"""The answers of the API: the models beside what makes them."""
+"""The answers of the API: dataclasses that make them, and that the OpenAPI document describes.
+
+They are filled with what the server knows, so that nothing of them is checked at run time.
+"""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from flowhash.data import LABEL, NAME, PICTURE, PICTURE_MEDIA
-from flowhash.table import Item
+from flowhash.serve.options import RequestLimits
+from flowhash.table import Item, Stats
 
+OWN = (LABEL, NAME, PICTURE)  # what FlowHash writes into a payload; the rest is the user's
+PREFIXES = tuple(f"data:{media};base64," for media in PICTURE_MEDIA)
 DISTANCE = (
     "By the table's metric: the squared Euclidean distance, 1 - cosine, or minus the inner product."
 )
+Distance = Annotated[float, Field(description=DISTANCE)]
+Shown = TypeVar("Shown", bound="ShownItem")
 
 
-class Reply(BaseModel):
-    """An answer has these fields and no others."""
+def as_json(value: Any) -> bytes:
+    """``value`` as JSON; numpy's numbers as they are, and null for those that are not finite.
 
-    model_config = ConfigDict(extra="forbid")
+    Payloads that Python wrote may hold what orjson refuses: numbers of more than 64 bits, and half
+    characters. The standard library writes those.
+    """
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:
+        compact = (",", ":")
+        return json.dumps(value, default=_plain, allow_nan=False, separators=compact).encode()
 
 
-class Fault(Reply):
+def _plain(value: Any) -> Any:
+    return vars(value) if is_dataclass(value) else value.item()
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A response with JSON."""
+    return Response(as_json(value), status, media_type="application/json")
+
+
+class ApiAnswer:
+    """An answer has its fields and no others.
+
+    Attributes:
+        example: for the OpenAPI document.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    example: ClassVar[Any] = None
+
+    def json_around(self, name: str) -> tuple[bytes, bytes]:
+        """The answer as JSON, cut where the entries of its list ``name``, now empty, belong."""
+        head, found, tail = as_json(self).partition(f'"{name}":['.encode())
+        return head + found, tail
+
+
+@dataclass(eq=False)
+class Fault(ApiAnswer):
     """A word for programs and a sentence for people."""
 
     code: str
     message: str
 
 
-class Failure(Reply):
+@dataclass(eq=False)
+class Failure(ApiAnswer):
     """Every answer that is no success."""
 
     error: Fault
 
 
-class Hit(Reply):
-    """One item that was found."""
+@dataclass(eq=False)
+class ShownItem(ApiAnswer):
+    """An item as people see it."""
 
     id: int | str
-    distance: Annotated[float, Field(description=DISTANCE)]
     label: str | None
     name: str | None
     picture: str | None
     payload: dict[str, Any] | None
     buckets: list[int] | None
 
+    @classmethod
+    def of(
+        cls: type[Shown],
+        item: int | str,
+        payload: dict[str, Any] | None,
+        buckets: list[int] | None,
+        *more: Any,
+    ) -> Shown:
+        """An item with what its payload says; ``more`` are the fields of a subclass."""
+        if payload is None:
+            return cls(item, None, None, None, None, buckets, *more)
+        rest = {name: value for name, value in payload.items() if name not in OWN}
+        name, picture = _text(payload.get(NAME)), picture_address(item, payload)
+        return cls(item, label_of(payload), name, picture, rest, buckets, *more)
 
-class Answer(Reply):
+
+@dataclass(eq=False)
+class StoredItem(ShownItem):
+    """An item of the table."""
+
+    buckets: list[int]
+
+    @classmethod
+    def read(cls, item: Item) -> StoredItem:
+        """An item that was read from the table."""
+        return cls.of(item.id, item.payload, item.code.tolist())
+
+
+StoredItem.example = StoredItem(17, "apple", "apples/17.png", "/pictures/17", {}, [3])
+
+
+@dataclass(eq=False)
+class Hit(ShownItem):
+    """One item that was found."""
+
+    distance: Distance
+
+
+Hit.example = Hit(**vars(StoredItem.example), distance=0.12)
+
+
+@dataclass(eq=False)
+class QueryAnswer(ApiAnswer):
     """What one query found."""
 
     hits: list[Hit]
@@ -58,14 +142,16 @@ class Answer(Reply):
     query_picture: str | None
 
 
-class Ranked(Reply):
+@dataclass(eq=False)
+class Ranked(ApiAnswer):
     """Ids and distances, nearest first."""
 
     ids: list[int | str]
-    distances: Annotated[list[float], Field(description=DISTANCE)]
+    distances: list[Distance]
 
 
-class Exhaustive(Reply):
+@dataclass(eq=False)
+class ExhaustiveAnswer(ApiAnswer):
     """The same search with every bucket open."""
 
     milliseconds: float
@@ -73,38 +159,42 @@ class Exhaustive(Reply):
     answers: list[Ranked]
 
 
-class Found(Reply):
+@dataclass(eq=False)
+class SearchAnswer(ApiAnswer):
     """The answer to a search."""
 
     items: int
     milliseconds: float
-    answers: list[Answer]
-    exhaustive: Exhaustive | None
+    answers: list[QueryAnswer]
+    exhaustive: ExhaustiveAnswer | None
     damaged: Annotated[
         list[int | str],
         Field(description="Hits whose payload cannot be read; they come without it."),
     ]
 
 
-class Stored(Reply):
-    """An item of the table."""
-
-    id: int | str
-    label: str | None
-    name: str | None
-    picture: str | None
-    payload: dict[str, Any] | None
-    buckets: list[int]
+SearchAnswer.example = SearchAnswer(
+    items=10000,
+    milliseconds=0.42,
+    answers=[QueryAnswer([Hit.example], opened=[3, 17], scanned=97, query_picture=None)],
+    exhaustive=ExhaustiveAnswer(2.1, 10000, [Ranked([17], [0.12])]),
+    damaged=[],
+)
 
 
-class Sample(Reply):
+@dataclass(eq=False)
+class Sample(ApiAnswer):
     """Some items of the table."""
 
     total: int
-    items: list[Stored]
+    items: list[StoredItem]
 
 
-class Added(Reply):
+Sample.example = Sample(10000, [StoredItem.example])
+
+
+@dataclass(eq=False)
+class Added(ApiAnswer):
     """Items that are on disk now."""
 
     ids: list[int | str]
@@ -112,14 +202,22 @@ class Added(Reply):
     total: int
 
 
-class Deleted(Reply):
+Added.example = Added([10000], [[3]], 10001)
+
+
+@dataclass(eq=False)
+class Deleted(ApiAnswer):
     """An item that is gone."""
 
     deleted: int
     total: int
 
 
-class Loads(Reply):
+Deleted.example = Deleted(1, 9999)
+
+
+@dataclass(eq=False)
+class Loads(ApiAnswer):
     """How full all buckets are."""
 
     buckets: int
@@ -127,14 +225,19 @@ class Loads(Reply):
     loads: list[int]
 
 
-class ClassCount(Reply):
+Loads.example = Loads(4, 1, [97, 0, 103, 99])
+
+
+@dataclass(eq=False)
+class ClassCount(ApiAnswer):
     """A class and how many of a bucket's items have it."""
 
     label: str
     items: int
 
 
-class Bucket(Reply):
+@dataclass(eq=False)
+class BucketAnswer(ApiAnswer):
     """One bucket. Of a large one, classes are counted in a sample of ``counted`` items."""
 
     bucket: int
@@ -142,10 +245,21 @@ class Bucket(Reply):
     purity: float | None
     counted: int
     classes: list[ClassCount]
-    items: list[Stored]
+    items: list[StoredItem]
 
 
-class EncoderFigures(Reply):
+BucketAnswer.example = BucketAnswer(
+    bucket=3,
+    load=97,
+    purity=0.93,
+    counted=97,
+    classes=[ClassCount("apple", 90), ClassCount("pear", 7)],
+    items=[StoredItem.example],
+)
+
+
+@dataclass(eq=False)
+class EncoderFigures(ApiAnswer):
     """What the encoder takes."""
 
     kind: str
@@ -154,48 +268,36 @@ class EncoderFigures(Reply):
     class_names: list[str]
 
 
-class Limits(Reply):
-    """What the server takes at the most."""
-
-    max_body: int
-    max_answer: int
-    max_batch: int
-    max_top: int
-    max_pixels: int
-    timeout: float
-
-
-class Figures(Reply):
+@dataclass(frozen=True, eq=False)
+class Figures(ApiAnswer, Stats):
     """Figures of table, encoder and server."""
 
+    suf: float | None  # type: ignore[assignment]  # JSON has no NaN: what cannot be measured is null
+    expected_suf: float | None  # type: ignore[assignment]
+    expected_variance: float | None  # type: ignore[assignment]
     metric: str
     dtype: str
     ids: str
     encoder: str | None
-    items: int
-    deleted: int
-    segments: int
-    buckets: int
-    active: int
-    dim: int
-    load_p50: float
-    load_p99: float
-    load_max: int
-    empty: int
-    suf: float | None
-    expected_suf: float | None
-    expected_variance: float | None
-    bytes: int
-    bytes_per_item: float
-    bytes_per_embedding: int
     takes: EncoderFigures | None
     writable: bool
     needs_key: bool
     version: str
-    limits: Limits
+    limits: RequestLimits
 
 
-class Health(Reply):
+Figures.example = Figures(
+    items=10000, deleted=0, segments=1, buckets=256, active=1, dim=64, load_p50=97.0,
+    load_p99=120.0, load_max=131, empty=156, suf=99.9, expected_suf=256.0, expected_variance=38.9,
+    bytes=2800000, bytes_per_item=280.0, bytes_per_embedding=256, metric="euclidean",
+    dtype="float32", ids="int64", encoder="1f0c…",
+    takes=EncoderFigures("vectors", None, 3, ["apple", "bear"]), writable=True, needs_key=False,
+    version="0.1.0", limits=RequestLimits(),
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Health(ApiAnswer):
     """Whether the server works."""
 
     status: Annotated[str, Field(description="ok, or damaged where payloads cannot be read.")]
@@ -203,46 +305,7 @@ class Health(Reply):
     damaged: Annotated[int, Field(description="Items that were met whose payload cannot be read.")]
 
 
-def as_json(value: Any) -> bytes:
-    """``value`` as JSON; numpy's numbers as they are.
-
-    Payloads that Python wrote may hold what orjson refuses: numbers of more than 64 bits, and half
-    characters. The standard library writes those.
-    """
-    try:
-        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError:
-        return json.dumps(value, default=_number, allow_nan=False).encode()
-
-
-def _number(value: Any) -> Any:
-    return value.item()
-
-
-def answer(value: Any, status: int = 200) -> Response:
-    """A response with JSON."""
-    return Response(as_json(value), status, media_type="application/json")
-
-
-OWN = (LABEL, NAME, PICTURE)  # what FlowHash writes into a payload; the rest is the user's
-PREFIXES = tuple(f"data:{media};base64," for media in PICTURE_MEDIA)
-
-
-def face(item: Item) -> dict[str, Any]:
-    """An item as the API shows it."""
-    return {"id": item.id, **described(item.id, item.payload), "buckets": item.code.tolist()}
-
-
-def described(item: int | str, payload: dict[str, Any] | None) -> dict[str, Any]:
-    """Label, name, address of the picture and the rest of a payload."""
-    if payload is None:
-        return {"label": None, "name": None, "picture": None, "payload": None}
-    return {
-        "label": label_of(payload),
-        "name": _text(payload.get(NAME)),
-        "picture": picture_address(item, payload),
-        "payload": {name: value for name, value in payload.items() if name not in OWN},
-    }
+Health.example = Health("ok", 10000, 0)
 
 
 def label_of(payload: dict[str, Any] | None) -> str | None:

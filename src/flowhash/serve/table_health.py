@@ -9,14 +9,14 @@ import weakref
 from flowhash.engines import BrowsedEngine
 from flowhash.errors import DamagedFileError, StorageError
 from flowhash.serve.errors import LOG
-from flowhash.serve.schemas.responses import as_json, face
+from flowhash.serve.schemas.responses import StoredItem, as_json
 from flowhash.table import HashTable, Segment, TableState, state_of
 
 KNOWN = 1000  # of each kind that are remembered; more need not be told apart
 AGAIN = 5.0  # seconds after which what is known is looked at again, although nothing was changed
 
 
-class Damage:
+class TableHealth:
     """Remembers damage from when a request met it until the table has it no more.
 
     Nothing is searched for: whoever meets damage notes it. Used by all threads of a server.
@@ -118,7 +118,7 @@ class Damage:
     def _sound(self, item: int | str) -> bool:
         """Whether an item can be read and shown now, or is gone."""
         try:
-            as_json(face(self._table[item]))
+            as_json(StoredItem.read(self._table[item]))
         except KeyError:
             return True
         except (StorageError, RecursionError, ValueError):

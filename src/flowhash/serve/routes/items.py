@@ -1,22 +1,22 @@
-"""Items that clients add: read, encoded, and on disk before anybody is told."""
+"""Items: looked at, added, deleted; what is changed is on disk before anybody is told."""
 
 from __future__ import annotations
 
 import re
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from starlette.requests import Request
+from starlette.responses import Response
 
 from flowhash.data import LABEL, NAME, PICTURE, picture_of
-from flowhash.serve.asking import check_batch
-from flowhash.serve.errors import ProblemError
+from flowhash.serve.errors import RequestError
 from flowhash.serve.image_decoder import decode_and_keep
-from flowhash.serve.queries import encodable, image_size, numbers
 from flowhash.serve.request_body import (
     DEPTH,
     FORM,
@@ -25,20 +25,135 @@ from flowhash.serve.request_body import (
     files_of,
     form,
     kind_of,
+    number_rows,
+    parameters,
     parsed,
     read_whole,
     text_fields,
     too_deep,
 )
-from flowhash.serve.schemas.requests import NewEmbedding, NewItem, NewItems, NewVector
-from flowhash.serve.service import Service
+from flowhash.serve.routes.page import cached
+from flowhash.serve.schemas.openapi import Body, Operation
+from flowhash.serve.schemas.requests import (
+    ITEM_EXAMPLES,
+    ItemForm,
+    ItemParameters,
+    ItemsToAdd,
+    NewEmbedding,
+    NewItem,
+    NewVector,
+    SampleParameters,
+)
+from flowhash.serve.schemas.responses import Added, Deleted, Sample, StoredItem, json_response
+from flowhash.serve.service import Service, number_of, service_of
+from flowhash.table import HashTable
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+FORM_TEXTS = tuple(name for name in ItemForm.model_fields if name != "image")
+PICTURE_POLICY = "default-src 'none'; sandbox"
+
+
+async def sample_items(request: Request) -> Response:
+    """Draw stored items at random."""
+    service, asked = service_of(request), parameters(SampleParameters, request)
+
+    def work() -> Response:
+        table = service.table
+        service.check_count(asked.count)
+        if isinstance(table, HashTable):
+            total, items = table.sample(asked.count, asked.seed, service.health.met)
+        else:
+            total, items = table.sample(asked.count, asked.seed)
+        return json_response(Sample(total, [StoredItem.read(item) for item in items]))
+
+    return await service.browse(work)
+
+
+async def get_item(request: Request) -> Response:
+    """Get one stored item."""
+    service, text = service_of(request), request.path_params["id"]
+    return await service.read(
+        lambda: json_response(StoredItem.read(service.item(service.known_id(text))))
+    )
+
+
+async def get_picture(request: Request) -> Response:
+    """Get the small picture of a stored item."""
+    service, text = service_of(request), request.path_params["id"]
+    item = await service.read(lambda: service.item(service.known_id(text)))
+    kept = picture_of(item.payload)
+    if kept is None:
+        raise RequestError(404, f"the item {text[:200]!r} has no picture")
+    media, content = kept
+    return cached(request, content, media, {"Content-Security-Policy": PICTURE_POLICY})
+
+
+async def add_items(request: Request) -> Response:
+    """Add items; the answer comes when they are on disk."""
+    service = service_of(request)
+    service.guard.check_write(request.scope["headers"])  # before a body is read
+    batch = await _read_batch(service, request)
+    return json_response(await service.write(lambda: _add(service, batch)), 201)
+
+
+async def delete_item(request: Request) -> Response:
+    """Delete one item; the answer comes when that is on disk."""
+    service = service_of(request)
+    service.guard.check_write(request.scope["headers"])
+
+    def work() -> Response:
+        item = service.known_id(request.path_params["id"])
+        # It is not read: what is damaged can be deleted too.
+        gone = item in service.table and service.table.delete([item])
+        if not gone:
+            raise service.no_item(item)
+        return json_response(Deleted(gone, len(service.table)))
+
+    return await service.write(work)
+
+
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+OPERATIONS = (
+    Operation("GET", "/items", sample_items, Sample, (422, 504), parameters=SampleParameters),
+    Operation("GET", "/items/{id:path}", get_item, StoredItem, (404, 504), ItemParameters),
+    Operation(
+        "GET",
+        "/pictures/{id:path}",
+        get_picture,
+        errors=(404, 504),
+        parameters=ItemParameters,
+        others={
+            200: {
+                "description": "The picture.",
+                "content": {"image/png": _BINARY, "image/jpeg": _BINARY},
+            },
+            304: {"description": "What the browser has is what there is."},
+        },
+    ),
+    Operation(
+        "POST",
+        "/items",
+        add_items,
+        Added,
+        (400, 401, 408, 415, 422, 504),
+        body=Body((ItemsToAdd,), ItemForm, ITEM_EXAMPLES),
+        status=201,
+        needs_key=True,
+    ),
+    Operation(
+        "DELETE",
+        "/items/{id:path}",
+        delete_item,
+        Deleted,
+        (401, 404, 504),
+        ItemParameters,
+        needs_key=True,
+    ),
+)
 
 
 @dataclass(eq=False)
-class Batch:
+class ItemBatch:
     """Items to add: to be encoded, or with codes.
 
     Attributes:
@@ -54,54 +169,50 @@ class Batch:
     payloads: list[dict[str, Any] | None]
 
 
-async def read_batch(service: Service, request: Request) -> Batch:
+async def _read_batch(service: Service, request: Request) -> ItemBatch:
     """The items of a request.
 
     Raises:
-        ProblemError: what is wrong with them.
+        RequestError: what is wrong with them.
     """
     if kind_of(request) == FORM:
         return await _images(service, request)
     body = await read_whole(request, service.options.timeout)
-    return await service.read(lambda: _vectors(service, read_items(service, parsed(body))))
+    return await service.read(lambda: _vectors(service, _read_items(service, parsed(body))))
 
 
-def read_items(service: Service, value: Any) -> list[dict[str, Any]]:
+def _read_items(service: Service, value: Any) -> list[dict[str, Any]]:
     """The items of a body; how many there are is looked at before what they are.
 
     Raises:
-        ProblemError: 422 for too many, or where there are none.
+        RequestError: 422 for too many, or where there are none.
     """
     if isinstance(value, dict):
         check_keys(value, "the body")
         if isinstance(value.get("items"), list):
-            check_batch(service, len(value["items"]), "items")
-    items = checked(NewItems, value).items
+            service.check_batch(len(value["items"]), "items")
+    items = checked(ItemsToAdd, value).items
     for place, item in enumerate(items):
         check_keys(item, f"items.{place}")
     return items
 
 
-def add(service: Service, batch: Batch) -> dict[str, Any]:
+def _add(service: Service, batch: ItemBatch) -> Added:
     """Put a batch into the table; when it returns, the items are on disk."""
     table = service.table
     codes, embeddings, maker = batch.codes, batch.rows, None
     if codes is None:
-        assert service.embedder is not None
-        made = service.embedder(batch.rows)
+        assert service.query_encoder is not None
+        made = service.query_encoder(batch.rows)
         codes, embeddings, maker = made.codes, made.embeddings, made.fingerprint
     ids = table.add(codes, embeddings, batch.ids, batch.payloads, encoder=maker)
-    return {
-        "ids": ids.tolist(),
-        "buckets": np.sort(codes, axis=1).tolist(),
-        "total": len(table),
-    }
+    return Added(ids.tolist(), np.sort(codes, axis=1).tolist(), len(table))
 
 
-def _vectors(service: Service, given: list[dict[str, Any]]) -> Batch:
+def _vectors(service: Service, given: list[dict[str, Any]]) -> ItemBatch:
     raw = ["embedding" in item or "code" in item for item in given]
     if any(raw) and not all(raw):
-        raise ProblemError(
+        raise RequestError(
             422, "some items have a vector and others an embedding; send them in two requests"
         )
     model = NewEmbedding if raw[0] else NewVector
@@ -111,20 +222,20 @@ def _vectors(service: Service, given: list[dict[str, Any]]) -> Batch:
     codes = None
     if raw[0]:
         known = [item for item in items if isinstance(item, NewEmbedding)]
-        rows = numbers([item.embedding for item in known], service.table.dim, "embedding")
+        rows = number_rows([item.embedding for item in known], service.table.dim, "embedding")
         codes = _codes(service, [item.code for item in known])
     else:
         vectors = [item.vector for item in items if isinstance(item, NewVector)]
-        rows = encodable(service, vectors)
+        rows = service.encodable(vectors)
     payloads = [_payload(item, place) for place, item in enumerate(items)]
-    return Batch(rows, codes, ids_of(service, [item.id for item in items]), payloads)
+    return ItemBatch(rows, codes, _ids_of(service, [item.id for item in items]), payloads)
 
 
 def _codes(service: Service, codes: list[list[int]]) -> NDArray[np.int32]:
     active = service.table.active
     for place, code in enumerate(codes):
         if len(code) != active:
-            raise ProblemError(
+            raise RequestError(
                 422, f"items.{place}.code has {len(code)} buckets; expected {active}, the table's k"
             )
     return np.array(codes, np.int32)
@@ -133,11 +244,11 @@ def _codes(service: Service, codes: list[list[int]]) -> NDArray[np.int32]:
 def _payload(item: NewItem, place: int) -> dict[str, Any] | None:
     payload = dict(item.payload or {})
     if too_deep(payload):
-        raise ProblemError(
+        raise RequestError(
             422, f"items.{place}.payload is nested more than {DEPTH} deep; make it flatter"
         )
     if PICTURE in payload and picture_of(payload) is None:
-        raise ProblemError(
+        raise RequestError(
             422,
             f"items.{place}.payload.picture is no picture; expected a data URL of a small PNG or "
             "JPEG (data:image/png;base64,…), or nothing",
@@ -147,11 +258,11 @@ def _payload(item: NewItem, place: int) -> dict[str, Any] | None:
     return payload or None
 
 
-def ids_of(service: Service, given: list[int | str | None]) -> list[int | str] | None:
+def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] | None:
     """The ids to store; None lets the table count.
 
     Raises:
-        ProblemError: 422 for ids of the wrong kind, or for some items only.
+        RequestError: 422 for ids of the wrong kind, or for some items only.
     """
     strings = service.table.id_kind != "int64"
     if all(item is None for item in given):
@@ -159,13 +270,13 @@ def ids_of(service: Service, given: list[int | str | None]) -> list[int | str] |
     kind, words = (str, "strings") if strings else (int, "whole numbers")
     for place, item in enumerate(given):
         if not isinstance(item, kind):
-            raise ProblemError(
+            raise RequestError(
                 422,
                 f"items.{place}.id is {item!r:.80}; this table has {words} as ids. Give "
                 "every item one, or none",
             )
         if isinstance(item, str) and CONTROL.search(item):
-            raise ProblemError(
+            raise RequestError(
                 422,
                 f"items.{place}.id is {item!r:.80}; control characters, such as line breaks, "
                 "cannot stand in the path of an item. Leave them out",
@@ -173,13 +284,13 @@ def ids_of(service: Service, given: list[int | str | None]) -> list[int | str] |
     return [item for item in given if item is not None]
 
 
-async def _images(service: Service, request: Request) -> Batch:
+async def _images(service: Service, request: Request) -> ItemBatch:
     """Image files with their labels: one label for all, or one each; the same for names."""
     options = service.options
-    size = image_size(service)
+    size = service.image_size()
     async with form(request, options.timeout, options.max_batch) as found:
         files = files_of(found, "image")
-        texts = text_fields(found, ("id", "label", "name"))
+        texts = text_fields(found, FORM_TEXTS)
         contents = [(file.filename, await file.read()) for file in files]
     ids = _form_ids(service, _spread(texts.get("id", []), len(files), "id", alone=False))
     labels = _spread(texts.get("label", []), len(files), "label")
@@ -187,27 +298,26 @@ async def _images(service: Service, request: Request) -> Batch:
     images, payloads, deadline = [], [], service.deadline()
     for (filename, content), label, name in zip(contents, labels, names, strict=True):
         shown = name or _file_name(filename)
-        image, small = await service.decode(
-            deadline, decode_and_keep, content, size, options.max_pixels, shown or "the image"
-        )
+        limits = (size, options.max_pixels, shown or "the image")
+        image, small = await service.decode(deadline, partial(decode_and_keep, content, *limits))
         kept = {LABEL: label, NAME: shown, PICTURE: small}
         images.append(image)
         payloads.append({key: value for key, value in kept.items() if value})
     rows = np.stack(images)
-    return Batch(rows, None, ids_of(service, ids), list(payloads))
+    return ItemBatch(rows, None, _ids_of(service, ids), list(payloads))
 
 
 def _spread(texts: list[str], count: int, name: str, alone: bool = True) -> list[str | None]:
     """One text for each file; ``alone``: a single one is for all."""
     for text in texts:
         if len(text) > 1024:
-            raise ProblemError(422, f"{name} has {len(text)} characters; expected at most 1024")
+            raise RequestError(422, f"{name} has {len(text)} characters; expected at most 1024")
     if not texts:
         return [None] * count
     if len(texts) == 1 and alone:
         return [texts[0]] * count
     if len(texts) != count:
-        raise ProblemError(422, f"{len(texts)} fields {name} for {count} images; expected one each")
+        raise RequestError(422, f"{len(texts)} fields {name} for {count} images; expected one each")
     return list(texts)
 
 
@@ -218,17 +328,9 @@ def _form_ids(service: Service, texts: list[str | None]) -> list[int | str | Non
     ids: list[int | str | None] = []
     for text in texts:
         if text and number_of(text) is None:
-            raise ProblemError(422, f"id is {text[:60]!r}; this table has whole numbers as ids")
+            raise RequestError(422, f"id is {text[:60]!r}; this table has whole numbers as ids")
         ids.append(number_of(text) if text else None)
     return ids
-
-
-def number_of(text: str) -> int | None:
-    """A text as an id of 64 bits; None if it is none."""
-    if NUMBER.fullmatch(text) is None:
-        return None
-    number = int(text)
-    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def _file_name(name: str | None) -> str | None:

@@ -1,0 +1,220 @@
+"""POST /search: from a request to a query. All of it is checked here, so that batches are good."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.datastructures import FormData
+from starlette.requests import Request
+from starlette.responses import Response
+
+from flowhash.serve.errors import SHORT, RequestError
+from flowhash.serve.image_decoder import decode
+from flowhash.serve.request_body import (
+    FORM,
+    LARGE,
+    check_keys,
+    checked,
+    files_of,
+    form,
+    kind_of,
+    number_rows,
+    parsed,
+    read_whole,
+    text_fields,
+)
+from flowhash.serve.schemas.openapi import Body, Operation
+from flowhash.serve.schemas.requests import (
+    SEARCH_EXAMPLES,
+    SEARCHES,
+    EmbeddingSearch,
+    IdSearch,
+    ImageSearch,
+    SearchOptions,
+    VectorSearch,
+    VectorsSearch,
+)
+from flowhash.serve.schemas.responses import SearchAnswer, picture_address
+from flowhash.serve.search_executor import SearchQuery
+from flowhash.serve.service import Service, service_of
+
+LARGEST_ANSWER = 100_000  # hits in one answer
+FORM_TEXTS = tuple(SearchOptions.model_fields)
+WORDS = {"true": True, "false": False}  # no others: they are what the schema says
+
+
+async def search(request: Request) -> Response:
+    """Find the stored items that are nearest to a vector, an image or another item."""
+    service = service_of(request)
+    body = await service.search(await _read_query(service, request))
+    return Response(body, media_type="application/json")
+
+
+OPERATIONS = (
+    Operation(
+        "POST",
+        "/search",
+        search,
+        SearchAnswer,
+        (400, 404, 408, 415, 422, 504),
+        body=Body(tuple(SEARCHES.values()), ImageSearch, SEARCH_EXAMPLES),
+    ),
+)
+
+
+async def _read_query(service: Service, request: Request) -> SearchQuery:
+    """The query of a request.
+
+    Raises:
+        RequestError: what is wrong with it.
+    """
+    if kind_of(request) == FORM:
+        return await _image_query(service, request)
+    body = await read_whole(request, service.options.timeout)
+    if len(body) > LARGE:
+        return await service.read(lambda: _json_query(service, _read_search(service, parsed(body))))
+    asked = _read_search(service, parsed(body))
+    if isinstance(asked, IdSearch):
+        return await service.read(lambda: _json_query(service, asked))
+    return _json_query(service, asked)
+
+
+def _json_query(service: Service, asked: SearchOptions) -> SearchQuery:
+    if isinstance(asked, VectorSearch):
+        return _query(service, asked, service.encodable([asked.vector]), None)
+    if isinstance(asked, VectorsSearch):
+        return _query(service, asked, service.encodable(asked.vectors), None)
+    if isinstance(asked, EmbeddingSearch):
+        rows = number_rows([asked.embedding], service.table.dim, "embedding")
+        return _query(service, asked, rows, _order(service, asked.buckets))
+    assert isinstance(asked, IdSearch)
+    return _stored_query(service, asked)
+
+
+def _read_search(service: Service, value: Any) -> SearchOptions:
+    """What is asked, by the one field that says by what.
+
+    A million values are not checked to be refused.
+
+    Raises:
+        RequestError: 422 for none of them, more than one, too many, or wrong types.
+    """
+    if not isinstance(value, dict):
+        raise RequestError(
+            422, f'the body is {_kind(value)}; expected an object, such as {{"id": 17}}'
+        )
+    given = [name for name in SEARCHES if name in value]
+    if len(given) != 1:
+        came = " and ".join(given) or "none of them"
+        raise RequestError(
+            422,
+            f"the body has {came}; expected exactly one of vector, vectors, id, and embedding "
+            "(with buckets)",
+        )
+    check_keys(value, "the body")
+    if isinstance(value.get("vectors"), list):
+        service.check_batch(len(value["vectors"]), "vectors")
+    if isinstance(value.get("buckets"), list):
+        _check_count(service, len(value["buckets"]))
+    if "id" in value:
+        _check_id(service, value["id"])
+    return checked(SEARCHES[given[0]], value)
+
+
+def _check_id(service: Service, item: Any) -> None:
+    if type(item) not in (int, str):  # one of the wrong kind is just not there
+        words = "whole numbers" if service.table.id_kind == "int64" else "strings"
+        raise RequestError(422, f"id is {SHORT.repr(item):.60}; this table has {words} as ids")
+
+
+def _check_count(service: Service, count: int) -> None:
+    most = service.table.buckets
+    if count > most:
+        raise RequestError(422, f"{count} buckets came; the table has {most}. Name each once")
+
+
+def _kind(value: Any) -> str:
+    return {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")
+
+
+def _order(service: Service, buckets: list[int]) -> NDArray[np.int32]:
+    most = service.table.buckets
+    if max(buckets) >= most or len(set(buckets)) < len(buckets):
+        raise RequestError(
+            422,
+            f"buckets is {SHORT.repr(buckets):.60}; expected different whole numbers from 0 to "
+            f"{most - 1}, best first",
+        )
+    return np.array([buckets], np.int32)
+
+
+def _query(
+    service: Service, asked: SearchOptions, rows: NDArray[Any], order: NDArray[np.int32] | None
+) -> SearchQuery:
+    most, table = service.options.max_top, service.table
+    if asked.top > most or asked.top * len(rows) > LARGEST_ANSWER:
+        raise RequestError(
+            422,
+            f"top is {asked.top} and the number of queries {len(rows)}; expected a top of at most "
+            f"{most}, and {LARGEST_ANSWER} hits in all",
+            "too_many",
+        )
+    reach = table.buckets if order is None else order.shape[1]
+    probe = asked.probe or table.active
+    if probe > reach:
+        raise RequestError(
+            422,
+            f"{probe} buckets are to be opened, but {reach} are known; give a smaller probe"
+            + ("" if order is None else ", or more buckets"),
+        )
+    if asked.compare and len(rows) > 1:
+        raise RequestError(422, "compare is for one query; send one, or leave it out")
+    return SearchQuery(
+        rows, order, asked.top, asked.probe, asked.at_least, asked.payloads, compare=asked.compare
+    )
+
+
+def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
+    """A stored item as a query: its embedding, in its own buckets."""
+    item = service.item(asked.id)
+    probe = asked.probe or service.table.active
+    if probe > service.table.active:
+        raise RequestError(
+            422,
+            f"probe is {probe}; a search by id opens the item's own {service.table.active} "
+            "buckets, and of no other is known how near it is. Leave probe out, or send a vector",
+        )
+    query = _query(service, asked, item.embedding[None], item.code[None])
+    query.without = item.id
+    query.picture = picture_address(item.id, item.payload)
+    return query
+
+
+async def _image_query(service: Service, request: Request) -> SearchQuery:
+    options = service.options
+    size = service.image_size()
+    async with form(request, options.timeout, 1) as found:
+        asked = _asked(found)
+        content = await files_of(found, "image")[0].read()
+    image = await service.decode(
+        service.deadline(), lambda: decode(content, size, options.max_pixels)
+    )
+    return _query(service, asked, image[None], None)
+
+
+def _asked(found: FormData) -> SearchOptions:
+    """The options of a form, whose values are all texts."""
+    values: dict[str, Any] = {}
+    for name, texts in text_fields(found, FORM_TEXTS).items():
+        text = texts[-1].strip().lower()
+        if text in ("", "null"):
+            continue
+        if name in ("payloads", "compare"):
+            values[name] = WORDS.get(text, text)
+        else:
+            values[name] = (
+                int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
+            )
+    return checked(SearchOptions, values)
