@@ -18,8 +18,8 @@ from PIL import Image
 from flowhash import HashTable
 from flowhash.data import open_collection
 from flowhash.data.item_payloads import picture_of
-from flowhash.errors import DamagedFileError, StorageError
-from flowhash.indexing import ResumableIndexing, TableChoices, TableNotes, open_table
+from flowhash.errors import DamagedFileError
+from flowhash.indexing import ResumableIndexing, TableChoices, open_table
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 
@@ -150,13 +150,12 @@ def test_images_of_a_folder_keep_name_class_and_picture(images: Path, tmp_path: 
 
 
 def noted(out: Path) -> int:
-    """How far the source of a table is."""
+    """How far the source of a table is; read by hand, which is quick."""
     try:
-        with HashTable.open(out) as table:
-            sources = TableNotes(table).sources()
-    except StorageError:  # there is none yet
+        notes = json.loads((out / "manifest.json").read_text()).get("notes", {})
+    except FileNotFoundError:  # there is none yet
         return 0
-    return max((source["done"] for source in sources.values()), default=0)
+    return max((note["done"] for note in notes.values()), default=0)
 
 
 def test_an_interrupt_leaves_what_resumes(vectors: Path, tmp_path: Path) -> None:
@@ -168,7 +167,8 @@ def test_an_interrupt_leaves_what_resumes(vectors: Path, tmp_path: Path) -> None
     process = subprocess.Popen(
         start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
-    while process.poll() is None and noted(out) < 50:
+    # One batch more: a commit that is interrupted before it is acknowledged is taken back.
+    while process.poll() is None and noted(out) < 60:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()

@@ -198,7 +198,8 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> i
             )
         if settings:
             TableNotes(table).write_settings({**settings, "out": folder})
-        table.add(np.empty((0, table.active), np.int32), np.empty((0, table.dim)), notes=notes)
+        nothing = np.empty((0, table.active), np.int32), np.empty((0, table.dim), np.float32), []
+        table.add(*nothing, notes=notes)
         return len(table)
 
 
