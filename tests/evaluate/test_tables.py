@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv as csv_module
+import csv
 import dataclasses
 import io
 import json
@@ -18,7 +18,6 @@ import pytest
 from flowhash.errors import InputError
 from flowhash.evaluate.output.markdown_latex import (
     SPECIAL,
-    csv,
     escape_latex,
     latex,
     markdown,
@@ -26,7 +25,14 @@ from flowhash.evaluate.output.markdown_latex import (
 )
 from flowhash.evaluate.output.result_grid import SPACE, terminal_grid
 from flowhash.evaluate.paper_numbers import paper_rows
-from flowhash.evaluate.results import Row, read_rows, rival_name, rivals, write_rows
+from flowhash.evaluate.results import (
+    Row,
+    read_rows,
+    rival_name,
+    rivals,
+    rows_as_csv,
+    write_rows,
+)
 
 Table = dict[tuple[str, str], dict[str, str]]
 
@@ -316,7 +322,7 @@ def test_rows_that_cannot_be_one_table() -> None:
 
 def test_csv_gives_every_field_back() -> None:
     rows = [*experiment(2), row("vq", pr1=1 / 3, note='a "note", with\na line'), row("th", k=None)]
-    lines = list(csv_module.DictReader(io.StringIO(csv(rows))))
+    lines = list(csv.DictReader(io.StringIO(rows_as_csv(rows))))
     assert len(lines) == len(rows)
     for one, line in zip(rows, lines, strict=True):
         inner = ("leads", "over_seeds")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -331,6 +333,20 @@ def write_rows(path: str | Path, rows: Iterable[Row]) -> None:
     """Write rows as a JSON list of objects, one a line."""
     lines = ",\n".join(json.dumps(row.to_json(), allow_nan=False) for row in rows)
     replace_file(Path(path), f"[\n{lines}\n]\n".encode())
+
+
+def rows_as_csv(rows: Iterable[Row]) -> str:
+    """All plain fields of all rows, one line a row; floats with all digits, None as nothing.
+
+    ``Row.leads`` and ``Row.over_seeds``, tables in themselves, are in the JSON.
+    """
+    text = io.StringIO()
+    tables = ("leads", "over_seeds")
+    names = [field.name for field in dataclasses.fields(Row) if field.name not in tables]
+    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(row.to_json() for row in rows)
+    return text.getvalue()
 
 
 def read_rows(path: str | Path) -> list[Row]:

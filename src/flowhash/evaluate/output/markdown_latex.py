@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv as csv_module
-import dataclasses
-import io
 import re
 from collections.abc import Mapping, Sequence
 
@@ -212,20 +209,6 @@ def unseen(rows: Sequence[Row], *, title: str = "", form: str = "markdown") -> s
     if form not in forms:
         raise InputError(f"form is {form!r}; expected one of {', '.join(map(repr, forms))}")
     return forms[form](rows, title=title, names={UNSEEN: "unseen classes"})
-
-
-def csv(rows: Sequence[Row]) -> str:
-    """All plain fields of all rows, one line a row; floats with all digits, None as nothing.
-
-    ``Row.leads`` and ``Row.over_seeds``, tables in themselves, are in the JSON.
-    """
-    text = io.StringIO()
-    tables = ("leads", "over_seeds")
-    names = [field.name for field in dataclasses.fields(Row) if field.name not in tables]
-    writer = csv_module.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(row.to_json() for row in rows)
-    return text.getvalue()
 
 
 PACKAGES = (

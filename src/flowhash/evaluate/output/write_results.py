@@ -14,7 +14,7 @@ from flowhash.evaluate.output import markdown_latex
 from flowhash.evaluate.output.paper_figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.output.report_page import write_report
 from flowhash.evaluate.paper_numbers import Experiment, paper_rows
-from flowhash.evaluate.results import Outcome, Report, Row, write_rows
+from flowhash.evaluate.results import Outcome, Report, Row, rows_as_csv, write_rows
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "
@@ -53,7 +53,7 @@ def write_reproduction(
     facts = _facts(outcome, experiment.title, command)
     written = [_named(stem, ending) for ending in (".json", ".csv", ".md", ".tex")]
     write_rows(written[0], outcome.rows)
-    replace_file(written[1], markdown_latex.csv(outcome.rows).encode())
+    replace_file(written[1], rows_as_csv(outcome.rows).encode())
     replace_file(written[2], _markdown(outcome, experiment, paper, facts, stem.name).encode())
     options = {"title": experiment.title, "names": experiment.table_names}
     latex = markdown_latex.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def write_evaluation(
     folder.mkdir(parents=True, exist_ok=True)
     facts = [fact for fact in _facts(outcome, title, command) if fact[0] not in ("data", "seeds")]
     write_rows(folder / f"{stem}.json", outcome.rows)
-    replace_file(folder / f"{stem}.csv", markdown_latex.csv(outcome.rows).encode())
+    replace_file(folder / f"{stem}.csv", rows_as_csv(outcome.rows).encode())
     page = Report(
         title, outcome.rows, facts, (), outcome.buckets, outcome.examples, outcome.curves,
         outcome.class_names, (*outcome.words, RULES),
