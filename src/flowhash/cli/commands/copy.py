@@ -198,8 +198,8 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> i
             )
         if settings:
             TableNotes(table).write_settings({**settings, "out": folder})
-        nothing = np.empty((0, table.active), np.int32), np.empty((0, table.dim), np.float32), []
-        table.add(*nothing, notes=notes)
+        codes, embeddings = np.empty((0, table.active), np.int32), np.empty((0, table.dim))
+        table.add(codes, embeddings, ids=[], notes=notes)
         return len(table)
 
 
