@@ -6,8 +6,6 @@ classes compete for pixels: a picture that fits into a terminal.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +23,7 @@ from flowhash.codes import (
 )
 from flowhash.errors import InputError, MissingExtraError, SolverError
 from flowhash.extras import require
+from flowhash.stopwatch import median_seconds
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
@@ -145,8 +144,8 @@ def _print_race(console: Console, means: NDArray[np.float64], active: int, penal
     except (MissingExtraError, SolverError) as error:
         console.print(f"\nNo race against OR-Tools: {error}\n", markup=False)
         return
-    ours = _median_seconds(lambda: assign_codes(means, active, penalty))
-    theirs = _median_seconds(lambda: ortools_codes(means, active, penalties))
+    ours = median_seconds(lambda: assign_codes(means, active, penalty))
+    theirs = median_seconds(lambda: ortools_codes(means, active, penalties))
     console.print(
         f"\nSolved in [bold]{ours * 1e6:.0f} µs[/]; OR-Tools' minimum-cost flow, the paper's way, "
         f"took {theirs * 1e6:.0f} µs:\n[bold]{theirs / ours:.0f} times[/] as long for the same "
@@ -175,13 +174,3 @@ def _print_search(
         f"same digit; with exhaustive search {right[1]:.1%}. These codes are\npixels, nobody "
         "learned them.\n"
     )
-
-
-def _median_seconds(work: Callable[[], object], repeats: int = 9) -> float:
-    work()  # compile and warm the caches
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from flowhash.cli.output import Output
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 from flowhash.progress_bars import tracked
+from flowhash.stopwatch import seconds_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,9 +58,9 @@ def solver(
         means = np.random.default_rng([problem, classes, buckets]).random((classes, buckets))
         if not problem:
             assign_codes(means, active, penalty)  # compile
-        ours.append(_seconds(partial(assign_codes, means, active, penalty)))
+        ours.append(seconds_of(partial(assign_codes, means, active, penalty)))
         try:
-            theirs.append(_seconds(partial(ortools_codes, means, active, penalties)))
+            theirs.append(seconds_of(partial(ortools_codes, means, active, penalties)))
         except MissingExtraError as error:
             if not problem:
                 output.say(f"without OR-Tools: {error}")
@@ -192,7 +192,7 @@ def _medians(works: dict[str, Work], repeats: int, progress: bool) -> dict[str, 
     spent: dict[str, list[float]] = {name: [] for name in works}
     for turn in tracked(range(repeats + 1), "search", repeats + 1, progress):
         for name, work in works.items():
-            seconds = _seconds(work) * getattr(work, "scale", 1.0)
+            seconds = seconds_of(work) * getattr(work, "scale", 1.0)
             if turn:
                 spent[name].append(seconds)
     return {name: statistics.median(values) for name, values in spent.items()}
@@ -225,9 +225,3 @@ def _answer(
                 f"{spent[name] / batch:.1f} times FlowHash's"
             )
     output.result(facts, *lines)
-
-
-def _seconds(work: Work) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
