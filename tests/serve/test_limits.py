@@ -185,8 +185,8 @@ def test_large_bodies_are_read_beside_the_others(monkeypatch: pytest.MonkeyPatch
     from flowhash.serve.routes import search
 
     go = threading.Event()
-    parsed = search.parsed
-    monkeypatch.setattr(search, "parsed", lambda body: go.wait(60) and parsed(body))
+    parse_json = search.parse_json
+    monkeypatch.setattr(search, "parse_json", lambda body: go.wait(60) and parse_json(body))
     app = create_app(small_table())
     large = {
         "content": json.dumps(GOOD) + " " * LARGE,

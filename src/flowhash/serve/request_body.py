@@ -44,17 +44,17 @@ def kind_of(request: Request) -> str:
     raise RequestError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
 
 
-async def read_whole(request: Request, timeout: float) -> bytes:
+async def read_body(request: Request, timeout: float) -> bytes:
     """The body as it came.
 
     Raises:
         RequestError: 408 if it does not come, 413 if it is too large.
     """
-    with Arriving(timeout):
+    with ArrivalDeadline(timeout):
         return await _whole(request)
 
 
-def parsed(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     """A body as JSON.
 
     Raises:
@@ -112,7 +112,7 @@ def check_keys(value: dict[str, Any], name: str) -> None:
         )
 
 
-def checked(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) -> Model:
+def validate(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) -> Model:
     """``value``, which stands at ``place`` of the body, as a model.
 
     Raises:
@@ -154,13 +154,13 @@ def number_rows(vectors: list[list[float]], size: int | None, name: str) -> NDAr
 
 
 @asynccontextmanager
-async def form(request: Request, timeout: float, files: int) -> AsyncIterator[FormData]:
+async def read_form(request: Request, timeout: float, files: int) -> AsyncIterator[FormData]:
     """The body as a form; its files are closed at the end.
 
     Raises:
         RequestError: 400 if it is none, 408 if it does not come, 413 if it is too large.
     """
-    with Arriving(timeout):
+    with ArrivalDeadline(timeout):
         try:
             found = await request.form(max_files=files, max_fields=FIELDS)
         except (HTTPException, MultiPartException) as error:  # which of them depends on the app
@@ -172,7 +172,7 @@ async def form(request: Request, timeout: float, files: int) -> AsyncIterator[Fo
         await found.close()
 
 
-class Arriving:
+class ArrivalDeadline:
     """Gives a body only so much time. Standard ones cost as much as the rest of a short request."""
 
     def __init__(self, timeout: float) -> None:

@@ -1,7 +1,6 @@
-"""One guard before all routes: what a request may cost, its host, its origin, its key, its headers.
+"""The one middleware before all routes: what a request may cost, its host, origin, key and headers.
 
-Starlette's own TrustedHostMiddleware answers in plain text, and knows no IPv6 address and no
-second Host header, behind which DNS rebinding hides.
+Starlette's own TrustedHostMiddleware answers in plain text, and of two Host headers sees the first.
 """
 
 from __future__ import annotations

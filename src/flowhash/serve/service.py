@@ -388,10 +388,8 @@ class Service:
         self.closing = True
         self._light.close()
         self._heavy.close()
-        self._readers.shutdown(wait=True)
-        self._browser.shutdown(wait=True)
-        self._decoder.shutdown(wait=True)
-        self._writer.shutdown(wait=True)
+        for pool in (self._readers, self._browser, self._decoder, self._writer):
+            pool.shutdown(wait=True)
 
 
 def service_of(request: Request) -> Service:

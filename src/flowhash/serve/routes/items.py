@@ -21,16 +21,16 @@ from flowhash.serve.request_body import (
     DEPTH,
     FORM,
     check_keys,
-    checked,
     files_of,
-    form,
     kind_of,
     number_rows,
     parameters,
-    parsed,
-    read_whole,
+    parse_json,
+    read_body,
+    read_form,
     text_fields,
     too_deep,
+    validate,
 )
 from flowhash.serve.routes.page import cached
 from flowhash.serve.schemas.openapi import Body, Operation
@@ -177,8 +177,8 @@ async def _read_batch(service: Service, request: Request) -> ItemBatch:
     """
     if kind_of(request) == FORM:
         return await _images(service, request)
-    body = await read_whole(request, service.options.timeout)
-    return await service.read(lambda: _vectors(service, _read_items(service, parsed(body))))
+    body = await read_body(request, service.options.timeout)
+    return await service.read(lambda: _vectors(service, _read_items(service, parse_json(body))))
 
 
 def _read_items(service: Service, value: Any) -> list[dict[str, Any]]:
@@ -191,7 +191,7 @@ def _read_items(service: Service, value: Any) -> list[dict[str, Any]]:
         check_keys(value, "the body")
         if isinstance(value.get("items"), list):
             service.check_batch(len(value["items"]), "items")
-    items = checked(ItemsToAdd, value).items
+    items = validate(ItemsToAdd, value).items
     for place, item in enumerate(items):
         check_keys(item, f"items.{place}")
     return items
@@ -217,7 +217,7 @@ def _vectors(service: Service, given: list[dict[str, Any]]) -> ItemBatch:
         )
     model = NewEmbedding if raw[0] else NewVector
     items: list[NewItem] = [
-        checked(model, item, ("items", place)) for place, item in enumerate(given)
+        validate(model, item, ("items", place)) for place, item in enumerate(given)
     ]
     codes = None
     if raw[0]:
@@ -288,7 +288,7 @@ async def _images(service: Service, request: Request) -> ItemBatch:
     """Image files with their labels: one label for all, or one each; the same for names."""
     options = service.options
     size = service.image_size()
-    async with form(request, options.timeout, options.max_batch) as found:
+    async with read_form(request, options.timeout, options.max_batch) as found:
         files = files_of(found, "image")
         texts = text_fields(found, FORM_TEXTS)
         contents = [(file.filename, await file.read()) for file in files]

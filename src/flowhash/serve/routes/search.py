@@ -16,14 +16,14 @@ from flowhash.serve.request_body import (
     FORM,
     LARGE,
     check_keys,
-    checked,
     files_of,
-    form,
     kind_of,
     number_rows,
-    parsed,
-    read_whole,
+    parse_json,
+    read_body,
+    read_form,
     text_fields,
+    validate,
 )
 from flowhash.serve.schemas.openapi import Body, Operation
 from flowhash.serve.schemas.requests import (
@@ -72,10 +72,12 @@ async def _read_query(service: Service, request: Request) -> SearchQuery:
     """
     if kind_of(request) == FORM:
         return await _image_query(service, request)
-    body = await read_whole(request, service.options.timeout)
+    body = await read_body(request, service.options.timeout)
     if len(body) > LARGE:
-        return await service.read(lambda: _json_query(service, _read_search(service, parsed(body))))
-    asked = _read_search(service, parsed(body))
+        return await service.read(
+            lambda: _json_query(service, _read_search(service, parse_json(body)))
+        )
+    asked = _read_search(service, parse_json(body))
     if isinstance(asked, IdSearch):
         return await service.read(lambda: _json_query(service, asked))
     return _json_query(service, asked)
@@ -120,7 +122,7 @@ def _read_search(service: Service, value: Any) -> SearchOptions:
         _check_count(service, len(value["buckets"]))
     if "id" in value:
         _check_id(service, value["id"])
-    return checked(SEARCHES[given[0]], value)
+    return validate(SEARCHES[given[0]], value)
 
 
 def _check_id(service: Service, item: Any) -> None:
@@ -195,7 +197,7 @@ def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
 async def _image_query(service: Service, request: Request) -> SearchQuery:
     options = service.options
     size = service.image_size()
-    async with form(request, options.timeout, 1) as found:
+    async with read_form(request, options.timeout, 1) as found:
         asked = _asked(found)
         content = await files_of(found, "image")[0].read()
     image = await service.decode(
@@ -217,4 +219,4 @@ def _asked(found: FormData) -> SearchOptions:
             values[name] = (
                 int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
             )
-    return checked(SearchOptions, values)
+    return validate(SearchOptions, values)
