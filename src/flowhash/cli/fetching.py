@@ -97,8 +97,7 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, reply: Reply) -> int
             )
         if settings:
             TableNotes(table).write_settings({**settings, "out": folder})
-        nothing = np.empty((0, table.active), np.int32), np.empty((0, table.dim), np.float32), []
-        table.add(*nothing, notes=notes)
+        table.add(np.empty((0, table.active), int), np.empty((0, table.dim)), [], notes=notes)
         return len(table)
 
 
