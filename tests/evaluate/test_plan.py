@@ -13,7 +13,7 @@ from flowhash.data import Splits
 from flowhash.evaluate.comparison.all_methods import passes_of
 from flowhash.evaluate.reproduction.experiment_plan import CPU_WORDS, PAPER_WORDS, make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
-from flowhash.learn import Schedule, make_loss
+from flowhash.learn import Schedule, make_loss, preset
 from tests.learn import oracles
 
 
@@ -117,13 +117,21 @@ def test_the_method_is_the_papers_but_for_the_network_and_the_steps(loss: str) -
     for settings in (paper.hash, plan.hash):
         assert settings.base is not None
         short = {"steps": 1, "schedule": Schedule()}
+        # Npairs' stage 1 has another rate, which the words say; triplet's is the paper's.
+        base = {**short, "rate": 1e-3} if loss == "npairs" else short
         same.append(replace(
-            settings, backbone={}, base=replace(settings.base, **short),
+            settings, backbone={}, base=replace(settings.base, **base),
             hash=replace(settings.hash, **short), validate_every=1, checkpoint_every=1,
         ))  # fmt: skip
     assert same[0] == same[1]
     assert f"{plan.base.base.steps:,} of stage 1 and {plan.hash.hash.steps:,}" in plan.words[0]
     assert str(plan.hash.backbone["width"]) in plan.words[0]
+    assert (f"up to {plan.base.base.rate:g}, three times" in plan.words[0]) == (loss == "npairs")
+    ours, theirs = (preset(f"{name}-cifar100-{loss}").base for name in ("method", "paper"))
+    assert ours is not None
+    assert theirs is not None
+    times = ours.rate / theirs.rate
+    assert times == pytest.approx(3 if loss == "npairs" else 1)
 
 
 def test_the_methods_rival_has_the_budget_of_one_k() -> None:
