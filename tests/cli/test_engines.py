@@ -440,6 +440,71 @@ def test_a_journal_that_goes_on_while_its_table_is_fetched(
     assert names_in(back) == rows()
 
 
+def test_a_note_and_its_items_are_fetched_from_one_state(
+    vectors: Path, postgres_address: str, tmp_path: Path, flowhash: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Items that came after the note was read would be stored again by the next index."""
+    start = ("index", vectors / "encoder", vectors / "items.npz", "--batch", 100)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after_first(patch, "seen")
+        assert flowhash(*start, "--to", postgres_address, "-q").code == 130
+    engine = importlib.import_module("flowhash.engines.postgres.postgres_table").PostgresTable
+    original, happened = engine.batches, list[int]()
+
+    def late(self: Any, *given: Any, **named: Any) -> Iterator[Any]:
+        if not happened:
+            words = (*start, "--to", postgres_address, "-q")
+            happened.append(_code([str(word) for word in words]))
+        batches: Iterator[Any] = original(self, *given, **named)
+        return batches
+
+    monkeypatch.setattr(engine, "batches", late)
+    back = tmp_path / "back.table"
+    assert flowhash("copy", postgres_address, back, "-q").code == 0
+    assert happened == [0]
+    assert names_in(back) == rows()
+    assert "was indexed before" in flowhash(*start, "--out", back).out
+
+
+@pytest.mark.parametrize("where", ["folder", "postgres"])
+def test_a_killed_command_goes_on(
+    vectors: Path, tmp_path: Path, where: str, request: pytest.FixtureRequest
+) -> None:
+    """With kill -9, twice, wherever that hits it; tests/indexing has every moment there is."""
+    values = np.random.default_rng(3).normal(size=(3000, DIM)).astype(np.float32)
+    np.save(tmp_path / "many.npy", values)
+    place = str(tmp_path / "x.table")
+    if where == "postgres":
+        place = request.getfixturevalue("postgres_address")
+    option = "--out" if where == "folder" else "--to"
+    words = [
+        COMMAND, "index", str(vectors / "encoder"), str(tmp_path / "many.npy"), option, place,
+        "--batch", "10",
+    ]  # fmt: skip
+    for least in (30, 900):
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        while process.poll() is None and items_in(place) < least:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    before = items_in(place)
+    assert before < 3000
+    done = run(*words[:-2], "--json", "-q")
+    assert json.loads(done.stdout)["added"] == 3000 - before, done.stderr
+    assert names_in(place) == rows(3000, "many.npy")
+
+
+def items_in(place: str) -> int:
+    """How many items are at a place; none where nothing is."""
+    try:
+        with open_any(place) as table:
+            return len(table)
+    except OSError:
+        return 0
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
 def test_ids_of_deleted_items_are_not_given_again(
     address: str, tmp_path: Path, flowhash: Command, metric: str
