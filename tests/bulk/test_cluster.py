@@ -259,7 +259,7 @@ def test_where_the_head_is_looked_for(
 # The command, which gives a head that is gone two seconds.
 SOON = """
 import sys
-from flowhash.bulk import connection
+from flowhash.bulk import ray_connection as connection
 from flowhash.cli import main
 connection.GONE_SECONDS = 2.0
 main(sys.argv[1:])

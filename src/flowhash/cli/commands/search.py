@@ -207,34 +207,35 @@ def _dimensions(encoder: Any) -> int:
 def _answer(
     table: BrowsedEngine, query: EncodedQuery, top: int, how: dict[str, Any]
 ) -> dict[str, Any]:
-    extra = query.stored is not None  # it finds itself first, and is left out
+    import numpy as np
+
+    extra = query.stored is not None  # it finds itself, and is left out
+    order, embedding = query.order[None], query.embedding[None]
     began = time.perf_counter()
-    hits = table.search(query.order[None], query.embedding[None], top + extra, payloads=True, **how)
+    hits = table.search(order, embedding, top + extra, payloads=True, buckets=True, **how)
     seconds = time.perf_counter() - began
     return {
         "query": query.name,
         "opened": query.order[: int(hits.opened[0])].tolist(),
         "scanned": int(hits.scanned[0]),
         "milliseconds": 1000 * seconds,
-        "hits": _hits(table, hits, query.stored)[:top],
+        "hits": _hits(hits.without(np.array([query.stored], hits.ids.dtype)) if extra else hits),
     }
 
 
-def _hits(table: BrowsedEngine, hits: Hits, stored: Any) -> list[dict[str, Any]]:
+def _hits(hits: Hits) -> list[dict[str, Any]]:
+    """The hits of one query, as scripts get them."""
     from flowhash.data import LABEL, NAME, plain_payload
 
     assert hits.payloads is not None
-    ids = hits.ids[0, : int(hits.counts[0])].tolist()
-    codes = table.codes_of(ids)
-    found = []
-    for place, (item, code) in enumerate(zip(ids, codes, strict=True)):
-        if stored is not None and item == stored:
-            continue
+    assert hits.buckets is not None
+    ids, found = hits.ids[0].tolist(), []
+    for place in range(int(hits.counts[0])):
         payload = plain_payload(hits.payloads[0][place])
         found.append({
-            "id": item, "distance": float(hits.distances[0, place]),
+            "id": ids[place], "distance": float(hits.distances[0, place]),
             "label": payload.pop(LABEL, None), "name": payload.pop(NAME, None),
-            "buckets": code or [], "payload": payload or None,
+            "buckets": hits.buckets[0, place].tolist(), "payload": payload or None,
         })  # fmt: skip
     return found
 
