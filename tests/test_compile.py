@@ -72,6 +72,24 @@ def test_says_once_that_it_compiles_and_nothing_where_the_cache_has_it(
     assert len(caplog.records) == 2
 
 
+def test_what_was_compiled_for_types_of_a_module_that_is_gone_is_compiled_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    kernels, types = tmp_path / "sample.py", tmp_path / "types.py"
+    kernels.write_text(
+        "from flowhash.compile import kernel\n@kernel\ndef first(pair):\n    return pair.one\n"
+    )
+    types.write_text(
+        "from typing import NamedTuple\nclass Pair(NamedTuple):\n    one: int\n    two: int\n"
+    )
+    for name in ("old_pairs", "new_pairs"):  # what an upgrade renamed
+        with monkeypatch.context() as patch:
+            pairs = module_of(types, name)
+            patch.setitem(sys.modules, name, pairs)
+            assert module_of(kernels).first(pairs.Pair(1, 2)) == 1
+
+
 def test_says_nothing_of_kernels_of_others(
     tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -55,7 +55,7 @@ event.register("numba:compile", Notice())  # type: ignore[no-untyped-call]
 
 def kernel(function: Function) -> Function:
     """Compile ``function`` with numba: cached, without the GIL, IEEE arithmetic."""
-    return cast(Function, numba.njit(cache=True, nogil=True)(function))
+    return _cached(function)
 
 
 def inner_kernel(function: Function) -> Function:
@@ -68,10 +68,9 @@ def inner_kernel(function: Function) -> Function:
     """
     options: dict[str, Any] = {"_nrt": False}
     try:
-        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+        return _cached(function, **options)
     except (KeyError, TypeError):
         return kernel(function)
-    return cast(Function, compiled)
 
 
 def filter_kernel(function: Function) -> Function:
@@ -83,10 +82,31 @@ def filter_kernel(function: Function) -> Function:
     """
     options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "_nrt": False}
     try:
-        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+        return _cached(function, **options)
     except (KeyError, TypeError):
         del options["_nrt"]
-        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+        return _cached(function, **options)
+
+
+def _cached(function: Function, **options: Any) -> Function:
+    """Compile with numba, and take what an older FlowHash has left in the cache for nothing.
+
+    Numba unpickles the list of what it has compiled of a function before it looks whether the
+    function is still the same. The types in it may be of modules that have other names by now: an
+    upgrade in place would end with ModuleNotFoundError at the first call.
+    """
+    compiled = numba.njit(cache=True, nogil=True, **options)(function)
+    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    load = getattr(file, "_load_index", None)  # not documented: without it all is as numba has it
+    if load is not None:
+
+        def load_index() -> Any:
+            try:
+                return load()
+            except (ImportError, AttributeError):
+                return {}
+
+        file._load_index = load_index  # type: ignore[union-attr]
     return cast(Function, compiled)
 
 
