@@ -1,4 +1,4 @@
-"""Writes the stored table of format version 2, which has notes: ``python tests/format/make_v2.py``.
+"""Writes the stored table of format version 2, which has notes: ``python -m tests.format.make_v2``.
 
 Only for a new format version. Tables that were released must open for ever; never write them again.
 """
@@ -9,9 +9,8 @@ import json
 import shutil
 from pathlib import Path
 
-from make_v1 import HERE, answers
-
 from flowhash import HashTable
+from tests.format.make_v1 import HERE, answers
 
 NOTES = {"index-0123456789abcdef": {"done": 37, "crc32": 1}, "ü": [1, None, 0.5, {"a": "\0"}]}
 
