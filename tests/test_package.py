@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import pkgutil
 import subprocess
 import sys
@@ -48,6 +49,24 @@ def test_no_name_that_loads_late_is_that_of_a_module() -> None:
         }
         assert names - {"lazy_exports", "get_ready"} >= set(package.__all__) - {"__version__"}
         assert not modules & (names - {"lazy_exports"}), name
+
+
+def test_every_name_that_is_taken_from_a_door_is_there() -> None:
+    """Type checkers let any name of a module pass that has a ``__getattr__``."""
+    root = Path(__file__).parents[1]
+    doors = {name: importlib.import_module(name) for name in lazy_packages()}
+    taken = [
+        (str(path.relative_to(root)), node.module, alias.name)
+        for folder in ("src", "tests", "benchmarks")
+        for path in sorted((root / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in doors
+        for alias in node.names
+    ]
+    assert len(taken) > 500
+    for path, room, name in taken:
+        module = importlib.util.find_spec(f"{room}.{name}")
+        assert module is not None or hasattr(doors[room], name), f"{path}: {room} has no {name}"
 
 
 ORDERS = """
