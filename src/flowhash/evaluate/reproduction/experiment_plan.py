@@ -51,8 +51,8 @@ METHOD_WORDS = (
     "buckets, ranked by the same embedding. It stands beside every k.",
 )
 FASTER_WORDS = (
-    "; stage 1 learns at up to {rate:g}, three times the paper's rate, which was chosen on the "
-    "validation split"
+    "; stage {stage} learns at up to {rate:g}, three times the paper's rate, which was chosen on "
+    "the validation split"
 )
 CPU_WORDS = (
     "Trained otherwise than in the paper, so that two cores do it in an hour: a small "
@@ -162,11 +162,16 @@ def make_plan(
         return _cpu_plan(experiment, seed, classes, unseen)
     settings = preset(f"{name}-{data}-{loss}", seed=seed)
     assert settings.base is not None
+    faster = [
+        FASTER_WORDS.format(stage=number, rate=stage.rate)
+        for number, stage in enumerate((settings.base, settings.hash), 1)
+        if stage.rate > PAPER_RATE
+    ]
     words = [
         paragraph.format(
             width=settings.backbone.get("width"), base=settings.base.steps,
             hash=settings.hash.steps, every=settings.validate_every,
-            faster=FASTER_WORDS.format(rate=settings.base.rate) if loss == "npairs" else "",
+            faster="".join(faster),
         )
         for paragraph in (PAPER_WORDS if name == "paper" else METHOD_WORDS)
     ]  # fmt: skip
@@ -183,6 +188,7 @@ def make_plan(
     )  # fmt: skip
 
 
+PAPER_RATE = 1e-3
 TRUNK_STEPS, UNSEEN_STEPS = 10_000, 1_500
 HEAD_STEPS = 500  # of another loss's last layer on the trunk
 HASH_STEPS = 500  # of the hash network's last layer where it starts at the classes
