@@ -13,7 +13,7 @@ from flowhash.data import Splits
 from flowhash.evaluate.comparison.all_methods import passes_of
 from flowhash.evaluate.reproduction.experiment_plan import CPU_WORDS, PAPER_WORDS, make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
-from flowhash.learn import Schedule, make_loss, preset
+from flowhash.learn import make_loss
 from tests.learn import oracles
 
 
@@ -99,41 +99,6 @@ def test_what_is_trained_by_the_cpu_plan_mirrors_and_starts_at_the_classifier(
     made = encoder.encode(splits.test)
     classes = trainings.classifier().scores(made.embeddings).argmax(axis=1)
     assert (made.activations.argmax(axis=1) == classes).mean() > 0.8
-
-
-@pytest.mark.parametrize("loss", ["triplet", "npairs"])
-def test_the_method_is_the_papers_but_for_the_network_and_the_steps(loss: str) -> None:
-    paper, plan = (make_plan("cifar100", loss, name) for name in ("paper", "method"))
-    assert (plan.trunk, plan.mirrored, plan.copies) == (None, False, 0)
-    assert plan.base is plan.hash
-    assert plan.base is not None
-    assert plan.base.base is not None
-    assert plan.base.base.loss == plan.hash.hash.loss == loss
-    assert plan.hash.backbone["name"] == "residual"
-    assert (plan.hash.hash.start, plan.hash.hash.backbone_rate) == ("random", 0.1)
-    assert plan.hash.penalty == {"triplet": 0.5, "npairs": 0.15}[loss]
-    assert plan.hash.rank == "base"
-    same = []
-    for settings in (paper.hash, plan.hash):
-        assert settings.base is not None
-        short = {"steps": 1, "schedule": Schedule()}
-        # One stage of each loss has another rate, which the words say.
-        faster, plain = {**short, "rate": 1e-3}, short
-        base, hashing = (plain, faster) if loss == "triplet" else (faster, plain)
-        same.append(replace(
-            settings, backbone={}, base=replace(settings.base, **base),
-            hash=replace(settings.hash, **hashing), validate_every=1, checkpoint_every=1,
-        ))  # fmt: skip
-    assert same[0] == same[1]
-    assert f"{plan.base.base.steps:,} of stage 1 and {plan.hash.hash.steps:,}" in plan.words[0]
-    assert str(plan.hash.backbone["width"]) in plan.words[0]
-    assert ("stage 1 learns at up to 0.003, three times" in plan.words[0]) == (loss == "npairs")
-    assert ("stage 2 learns at up to 0.003, three times" in plan.words[0]) == (loss == "triplet")
-    ours, theirs = (preset(f"{name}-cifar100-{loss}") for name in ("method", "paper"))
-    assert ours.base is not None
-    assert theirs.base is not None
-    times = (ours.base.rate / theirs.base.rate, ours.hash.rate / theirs.hash.rate)
-    assert times == pytest.approx((1, 3) if loss == "triplet" else (3, 1))
 
 
 def test_the_methods_rival_has_the_budget_of_one_k() -> None:
