@@ -22,6 +22,8 @@ from flowhash.bulk import Choices, LocalRunner, Source, TableChoices, encode, in
 from flowhash.bulk.parquet_columns import read_head
 from flowhash.cli.app import _code
 from flowhash.cli.commands import bulk as cli
+from flowhash.cli.options import Opening
+from flowhash.cli.output import Output
 from flowhash.data import open_collection
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
@@ -236,10 +238,14 @@ def test_a_worker_takes_a_gpu_where_it_encodes_on_one(
     make("mlp").create_table(tmp_path / "table").close()
     context: Any = SimpleNamespace(params={})
     items, out, encoder = str(vectors / "items.npz"), tmp_path / "out", vectors / "encoder"
+    given: dict[str, Any] = {
+        "out": out, "device": device, "opening": Opening(), "execution": cli.Execution(ray=ray),
+        "output": Output(),
+    }  # fmt: skip
     with pytest.raises(StorageError, match=expected[0]):
-        cli.search(context, tmp_path / "table", items, out, encoder=encoder, device=device, ray=ray)
+        cli.search(tmp_path / "table", items, encoder=encoder, **given)
     with pytest.raises(StorageError, match=expected[0]):
-        cli.encode(context, encoder, items, out, device=device, ray=ray)
+        cli.encode(context, encoder, items, **given)
     assert asked == ([expected[1]] * 2 if ray else [])
 
 

@@ -9,7 +9,7 @@ import rich.table
 import sklearn.datasets
 
 import flowhash.cli.app
-import flowhash.cli.pixel_demo
+import flowhash.cli.commands.demo
 from flowhash.codes import assign_codes
 from flowhash.data import ImageFolder, any_arrays, find_images, open_collection, open_data
 from flowhash.encoder import Encoder, check_table

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowhash.cli import options
 from flowhash.errors import Advice, Argument, StorageError
 from flowhash.extras import require
 
@@ -31,16 +32,11 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Output:
-    """How a command answers.
+    """How a command answers; the options that every command ends with."""
 
-    Attributes:
-        quiet: only the result, no progress.
-        as_json: the result as one JSON object on the standard output; progress, if any, goes to
-            the error stream.
-    """
-
-    quiet: bool = False
-    as_json: bool = False
+    config: options.Config = None
+    quiet: options.Quiet = False
+    as_json: options.Json = False
 
     @property
     def progress(self) -> bool:
@@ -48,7 +44,7 @@ class Output:
         return not self.quiet
 
     def say(self, words: str) -> None:
-        """A line about what happens now."""
+        """A line about what happens now; beside JSON, on the error stream."""
         if not self.quiet:
             print(words, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 

@@ -34,14 +34,13 @@ command = typer.Typer(
 
 @command.command(epilog="Example:  flowhash bench solver --classes 64 --buckets 256 --active 2")
 def solver(
+    *,
     classes: Annotated[int, typer.Option(min=1, help="Classes in a batch.")] = 64,
     buckets: Annotated[int, typer.Option(min=1, help="d.")] = 256,
     active: Annotated[int, typer.Option(min=1, help="k.")] = 1,
     penalty: Annotated[float, typer.Option(help="λ.")] = 0.1,
     repeats: Annotated[int, typer.Option(min=1, help="Problems to solve; medians are shown.")] = 9,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Time the exact solver beside OR-Tools' minimum-cost flow, on random costs, one thread."""
     import statistics
@@ -50,7 +49,6 @@ def solver(
 
     from flowhash.codes import assign_codes, ortools_codes
 
-    output = Output(quiet, as_json)
     penalties = np.full(buckets, penalty)
     ours: list[float] = []
     theirs: list[float] = []
@@ -84,6 +82,7 @@ def solver(
 @command.command(epilog="Example:  flowhash bench search pets.table")
 def search(
     table: options.TablePath,
+    *,
     top: Annotated[int, typer.Option(min=1, help="How many to find.")] = 10,
     queries: Annotated[int, typer.Option(min=1, help="Stored items that are searched for.")] = 2000,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 5,
@@ -91,9 +90,7 @@ def search(
         int | None, typer.Option(min=1, help="Threads of both sides; all cores if not given.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of queries.")] = 0,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Time a table beside FAISS on the same items: exhaustive, and inverted lists of equal scan."""
     import numpy as np
@@ -101,7 +98,6 @@ def search(
     from flowhash.table import HashTable
     from flowhash.threads import available_threads
 
-    output = Output(quiet, as_json)
     threads = threads or available_threads()
     with HashTable.open(table) as opened:
         if len(opened) < 2:

@@ -52,13 +52,12 @@ def copy(
             "nothing is yet; or a new folder, to copy from an address.",
         ),
     ],
+    *,
     distribute: options.Distribute = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Remove an unfinished copy and begin anew.")
     ] = False,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Copy a table into PostgreSQL or Qdrant, or back into a folder, and compare the two.
 
@@ -66,7 +65,6 @@ def copy(
     command goes on where it stopped. To a folder: it appears when it is whole; what was stopped or
     killed begins anew. From one address to another, copy to a folder, then from there.
     """
-    output = Output(quiet, as_json)
     start, end = place_of(source), place_of(target)
     if isinstance(start, Path) and isinstance(end, str):
         check_address(end, distribute)

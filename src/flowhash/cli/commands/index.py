@@ -39,15 +39,8 @@ command = typer.Typer(add_completion=False)
 def index(
     context: typer.Context,
     encoder: options.EncoderPath,
-    items: Annotated[
-        str,
-        typer.Argument(
-            metavar="ITEMS",
-            autocompletion=options.complete_data,
-            help="A folder of images, an image, an .npy, .npz or .parquet file, or digits, "
-            "cifar100, imagenet32. Labels are kept where there are any.",
-        ),
-    ],
+    items: options.Items,
+    *,
     out: Annotated[
         Path | None,
         typer.Option(help="The table's folder; one that is there is added to. This, or --to."),
@@ -62,9 +55,7 @@ def index(
         ),
     ] = None,
     distribute: options.Distribute = False,
-    split: Annotated[
-        str, typer.Option(help="Of digits, cifar100, imagenet32: train, validation, test or all.")
-    ] = "train",
+    split: options.Split = "train",
     ids: Annotated[
         str | None,
         typer.Option(
@@ -80,29 +71,16 @@ def index(
         bool,
         typer.Option("--again", help="Add rows that were indexed before, under new numbers."),
     ] = False,
-    pictures: Annotated[
-        bool, typer.Option(help="Keep a small picture of each image, for the search page.")
-    ] = True,
-    metric: Annotated[
-        str | None, typer.Option(help="Of a new table: euclidean (if not told), cosine or inner.")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Of a new table: float32 (if not told), or float16 for half the space."),
-    ] = None,
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
-    ignore_other: options.IgnoreOther = False,
+    pictures: options.Pictures = True,
+    metric: options.Metric = None,
+    dtype: options.Dtype = None,
+    opening: options.Opening,
     download: options.Download = False,
     batch: Annotated[
         int, typer.Option(min=1, help="Items that are stored at once, 500 at the most.")
     ] = 5000,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Put items into a table, so that they are found: encode, add, keep.
 
@@ -112,18 +90,17 @@ def index(
     """
     from flowhash.indexing import ResumableIndexing, TableChoices, open_table
 
-    output = Output(quiet, as_json)
     place = _chosen_place(context, out, to, distribute)
     loaded = load_encoder(encoder)
-    opening = options.opening(context)
-    collection = _opened(items, split, opening, loaded, device, output)
+    given = opening.given(download=download)
+    collection = _opened(items, split, given, loaded, device, output)
     if isinstance(place, Path) and place.exists():
         writable(place)
     began = time.monotonic()
     choices = TableChoices(ids, pictures, metric, dtype, distribute)
     with open_table(place, loaded, collection, choices) as table:
         before = len(table)
-        words = [str(_whole(items)), split, repr(sorted(opening.items(), key=str))]
+        words = [str(_whole(items)), split, repr(sorted(given.items(), key=str))]
         work = ResumableIndexing(table, loaded, collection, words, pictures, again)
         if work.finished:
             _was_there(output, items, place, table)

@@ -24,6 +24,7 @@ command = typer.Typer(add_completion=False)
 def reproduce(
     context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="cifar100 or imagenet32.")],
+    *,
     out: Annotated[Path, typer.Option(help="For networks; an interrupted run goes on.")],
     folder: options.Folder = None,
     loss: Annotated[str, typer.Option(help="triplet or npairs.")] = "triplet",
@@ -53,9 +54,7 @@ def reproduce(
     ] = None,
     download: options.Download = False,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Repeat the paper's experiments: its Tables 1 to 5, Figures 2 and 4, and honest rivals.
 
@@ -68,17 +67,17 @@ def reproduce(
     require_evaluation()
     from flowhash.evaluate import make_plan, reproduce, write_reproduction
 
-    output = Output(quiet, as_json)
     plan = make_plan(data, loss, preset)  # a wrong name is found before the data is opened
     place = out / "results" if results is None else results
     writable(out)
     writable(place)
-    splits = opened(data, options.opening(context), output.progress)
+    given = options.Opening(folder).given(download=download)
+    splits = opened(data, given, output.progress)
     save_settings(context, out / "reproduce.toml", results=place)
     with stoppable(lambda: f"the same command goes on from {out}"):
         outcome = reproduce(
             splits, data, loss, out, preset=preset, seeds=seeds, one_base=one_base, unseen=unseen,
-            device=device, quiet=quiet, say=output.say,
+            device=device, quiet=output.quiet, say=output.say,
         )  # fmt: skip
     typed = repeating_command(data, loss, preset, seeds, one_base, unseen)
     written = write_reproduction(outcome, plan.experiment, place, typed, plan.stem)

@@ -47,6 +47,7 @@ def search(
             help="An image, an .npy or .npz file of vectors, or id:ID for an item of the table.",
         ),
     ],
+    *,
     encoder: options.OwnEncoder = None,
     top: Annotated[int, typer.Option(min=1, help="How many to show of each query.")] = 10,
     probe: Annotated[
@@ -64,9 +65,7 @@ def search(
         ),
     ] = None,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Find the stored items nearest to a query, and see how little was scanned."""
     place = place_of(table)
@@ -88,7 +87,6 @@ def search(
         how = {"probe": probe, "at_least": at_least, "where": wanted}
         _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
         answers = [_answer(stored, query, top, how) for query in ready]
-        output = Output(quiet, as_json)
         output.result({"table": shown(place), "items": len(stored), "answers": answers})
         _print(answers, len(stored), output)
 
