@@ -75,7 +75,7 @@ def opened(source: str, options: dict[str, Any], progress: bool) -> data.Splits:
 
 def located(source: str) -> str | Path:
     """A data set as it can be found from any folder."""
-    return source if source in data.NAMED else Path(source)
+    return source if source in data.NAMED else Path(source).expanduser().resolve()
 
 
 def encoder_folder(run: Path) -> Path:
@@ -119,13 +119,7 @@ def writable(folder: Path) -> None:
 def refuse_misplaced(command: str, parameters: Iterable[Any], given: Mapping[str, Any]) -> None:
     """Refuse addresses where a folder or a file is expected, and what is almost one.
 
-    Args:
-        command: its words, such as "table stats".
-        parameters: of the command.
-        given: what the user gave for them.
-
-    Raises:
-        InputError: the message names the parameter, not what was given for it.
+    The message names the parameter, not what was given for it.
     """
     takes = TAKE_ADDRESSES.get(command, set())
     for parameter in parameters:

@@ -155,6 +155,7 @@ Distribute = Annotated[
     bool,
     typer.Option("--distribute", help="On PostgreSQL with Citus: spread it over the nodes."),
 ]
+Probe = Annotated[int | None, typer.Option(min=1, help="Buckets to open; k if not given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How it answers.

@@ -27,7 +27,11 @@ ADVICE = {
     Advice.CREATE: "`flowhash index --out` makes one",
     Advice.NEW_FOLDER: "give a new or empty folder",
     Advice.ONE_WRITER: "Close that one first, or serve with --read-only",
+    Advice.OTHER_TABLE: "give another --to or --out",
+    Advice.ENCODE_FIRST: "items that are not encoded yet need --encoder",
+    Advice.WITHOUT_RAY: "leave --ray out to work in this process",
 }
+OPTIONS = {"address": "ray"}
 
 
 @dataclass(frozen=True)
@@ -91,14 +95,21 @@ def without_notices(quiet: bool = True) -> Iterator[None]:
 
 def in_words(error: Exception) -> str:
     """What an error says, with options instead of the library's arguments."""
-    remedy = getattr(error, "remedy", None)
+    remedy, subject = getattr(error, "remedy", None), getattr(error, "subject", None)
     words = str(getattr(error, "words", error))
+    if subject is not None:
+        words = f"{_option(subject)} {words}"
     if isinstance(remedy, Advice):
         return f"{words} {ADVICE[remedy]}"
     if isinstance(remedy, Argument):
-        value = f" {remedy.name.upper()}" if remedy.value == "..." else ""
-        return f"{words} --{remedy.name.replace('_', '-')}{value}"
+        values = {"True": "", "...": remedy.name.upper()}
+        value = values.get(remedy.value, remedy.value.strip('"'))
+        return f"{words} {_option(remedy.name)} {value}".rstrip()
     return words
+
+
+def _option(argument: str) -> str:
+    return f"--{OPTIONS.get(argument, argument).replace('_', '-')}"
 
 
 def and_goes_on(error: StorageError, done: int, total: int) -> StorageError:

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from flowhash.table import HashTable
+    from flowhash.table import HashTable, Hits
 
-Work = Callable[[], object]
+Work = tuple[Callable[[], object], int]  # what is timed, and how many queries it answers
+BATCH, ALONE = "FlowHash, a batch", "FlowHash, one by one"
+FLAT, SAME_LISTS = "FAISS Flat, a batch", "FAISS, same lists, a batch"
+PEERS = {FLAT: "faiss_flat", SAME_LISTS: "faiss_same_lists"}  # as scripts know them
 FLAT_PAIRS = 2_000_000_000  # of query and item in one turn of exhaustive search, at the most
 
 command = typer.Typer(
@@ -106,18 +109,40 @@ def search(
         chosen = np.random.default_rng(seed).permutation(len(embeddings))[:queries]
         order, asked = codes[chosen], embeddings[chosen]
 
-        def ours() -> Any:
+        def ours() -> Hits:
             return opened.search(order, asked, top, threads=threads)
 
-        works: dict[str, Work] = {"FlowHash, a batch": ours}
-        works["FlowHash, one by one"] = lambda: [
-            opened.search(order[[row]], asked[[row]], top, threads=threads)
-            for row in range(min(200, len(asked)))
-        ]
+        alone = range(min(200, len(asked)))
+        works: dict[str, Work] = {BATCH: (ours, len(asked))}
+        works[ALONE] = (
+            lambda: [
+                opened.search(order[[row]], asked[[row]], top, threads=threads) for row in alone
+            ],
+            len(alone),
+        )
         works |= _peers(opened, codes, embeddings, chosen, top, threads, output)
-        hits = ours()
+        scanned = float(ours().scanned.mean())
         spent = _medians(works, repeats, output.progress)
-        _answer(opened, hits, spent, len(asked), min(200, len(asked)), threads, output)
+        suf = len(opened) / scanned
+        facts: dict[str, Any] = {
+            "items": len(opened), "dim": opened.dim, "queries": len(asked), "threads": threads,
+            "suf": suf, "microseconds_in_a_batch": spent[BATCH], "microseconds_alone": spent[ALONE],
+        }  # fmt: skip
+        lines = [
+            f"{len(opened):,} items, dim {opened.dim}, {threads} threads; {scanned:,.0f} "
+            f"scanned a query, SUF {suf:.1f}",
+            f"FlowHash: {spent[BATCH]:.1f} µs a query in a batch of {len(asked)}, "
+            f"{spent[ALONE]:.1f} µs alone",
+        ]
+    for name, key in PEERS.items():
+        if name in spent:
+            facts[f"{key}_microseconds"] = spent[name]
+            facts[f"{key}_ratio"] = spent[name] / spent[BATCH]
+            lines.append(
+                f"{name}: {spent[name]:.1f} µs a query, {spent[name] / spent[BATCH]:.1f} times "
+                "FlowHash's"
+            )
+    output.result(facts, *lines)
 
 
 def _content(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -150,8 +175,6 @@ def _peers(
     flat.add(vectors)
     asked = np.ascontiguousarray(vectors[chosen])
     some = asked[: max(1, FLAT_PAIRS // len(vectors))]
-    scale = len(asked) / len(some)
-    works: dict[str, Work] = {"FAISS Flat, a batch": _Scaled(lambda: flat.search(some, top), scale)}
     lists = faiss.IndexIVFFlat(faiss.IndexFlat(table.dim, metric), table.dim, table.buckets, metric)
     lists.is_trained = True
     numbers = np.arange(len(vectors), dtype=np.int64)
@@ -165,59 +188,23 @@ def _peers(
     opened = np.ascontiguousarray(codes[chosen].astype(np.int64))
     nearness = np.zeros(opened.shape, np.float32)
     # With k > 1 an item is in k lists and may come k times; the copies are not even removed here.
-    works["FAISS, same lists, a batch"] = lambda: lists.search_preassigned(
-        asked, top * table.active, opened, nearness
-    )
-    return works
-
-
-class _Scaled:
-    """Work on a part of the queries, whose time stands for all of them."""
-
-    def __init__(self, work: Work, scale: float) -> None:
-        self.work, self.scale = work, scale
-
-    def __call__(self) -> object:
-        return self.work()
+    return {
+        FLAT: (lambda: flat.search(some, top), len(some)),
+        SAME_LISTS: (
+            lambda: lists.search_preassigned(asked, top * table.active, opened, nearness),
+            len(asked),
+        ),
+    }
 
 
 def _medians(works: dict[str, Work], repeats: int, progress: bool) -> dict[str, float]:
-    """Median seconds of each, turn by turn, after one turn that warms up."""
+    """Median microseconds a query of each, turn by turn, after one turn that warms up."""
     import statistics
 
     spent: dict[str, list[float]] = {name: [] for name in works}
     for turn in tracked(range(repeats + 1), "search", repeats + 1, progress):
-        for name, work in works.items():
-            seconds = seconds_of(work) * getattr(work, "scale", 1.0)
+        for name, (work, queries) in works.items():
+            seconds = seconds_of(work)
             if turn:
-                spent[name].append(seconds)
+                spent[name].append(1e6 * seconds / queries)
     return {name: statistics.median(values) for name, values in spent.items()}
-
-
-def _answer(
-    table: HashTable, hits: Any, spent: dict[str, float], queries: int, single: int, threads: int,
-    output: Output,
-) -> None:  # fmt: skip
-    batch = spent["FlowHash, a batch"]
-    alone = spent["FlowHash, one by one"] / single
-    suf = len(table) / float(hits.scanned.mean())
-    facts: dict[str, Any] = {
-        "items": len(table), "dim": table.dim, "queries": queries, "threads": threads, "suf": suf,
-        "microseconds_in_a_batch": 1e6 * batch / queries, "microseconds_alone": 1e6 * alone,
-    }  # fmt: skip
-    lines = [
-        f"{len(table):,} items, dim {table.dim}, {threads} threads; {hits.scanned.mean():,.0f} "
-        f"scanned a query, SUF {suf:.1f}",
-        f"FlowHash: {1e6 * batch / queries:.1f} µs a query in a batch of {queries}, "
-        f"{1e6 * alone:.1f} µs alone",
-    ]
-    for name in ("FAISS Flat, a batch", "FAISS, same lists, a batch"):
-        if name in spent:
-            key = "faiss_flat" if "Flat" in name else "faiss_same_lists"
-            facts[f"{key}_microseconds"] = 1e6 * spent[name] / queries
-            facts[f"{key}_ratio"] = spent[name] / batch
-            lines.append(
-                f"{name}: {1e6 * spent[name] / queries:.1f} µs a query, "
-                f"{spent[name] / batch:.1f} times FlowHash's"
-            )
-    output.result(facts, *lines)

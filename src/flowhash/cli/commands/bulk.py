@@ -240,9 +240,7 @@ def search(
     *,
     out: Out,
     top: Top = 10,
-    probe: Annotated[
-        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
-    ] = None,
+    probe: options.Probe = None,
     encoder: Annotated[
         Path | None,
         typer.Option(help="A run of fit, or the encoder in it: makes queries of items."),

@@ -202,11 +202,7 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> i
 
 
 def _one_state(engine: RemoteEngine) -> tuple[dict[str, Any], Iterator[Stored]]:
-    """The notes and the items of one state: a note must know of no item that does not come.
-
-    Raises:
-        StorageError: it changes too often.
-    """
+    """The notes and the items of one state: a note must know of no item that does not come."""
     from flowhash.indexing import INDEX, TableNotes
 
     engine.refresh()
@@ -221,12 +217,7 @@ def _one_state(engine: RemoteEngine) -> tuple[dict[str, Any], Iterator[Stored]]:
 
 
 def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
-    """Refuse what is not one state of an engine.
-
-    Raises:
-        StorageError: it changed meanwhile, and its items do not come from one snapshot; or they are
-            not as many as it says.
-    """
+    """Refuse what is not one state of an engine, or not as many items as it says."""
     changed = engine.refresh()
     # A snapshot is what it is, whatever others do meanwhile.
     snapshot = engines.SCHEMES[engines.scheme_of(engine.address) or ""] in SNAPSHOTS

@@ -50,7 +50,8 @@ def info(
         "classes": dict(zip(splits.train.class_names, sizes.tolist(), strict=True)),
         "fit": None,
     }  # fmt: skip
-    lines = [repr(splits.train), f"splits: {_sizes(parts)}"]
+    counts = (f"{name} {len(part or ()):,}" for name, part in parts.items())
+    lines = [repr(splits.train), f"splits: {', '.join(counts)}"]
     lines.append(
         f"items of a class to learn from: {sizes.min():,} to {sizes.max():,}, e.g. "
         + ", ".join(
@@ -68,10 +69,6 @@ def info(
     except (InputError, MissingExtraError) as error:
         lines.append(f"`flowhash fit` cannot take it: {error}")
     output.result(facts, *lines)
-
-
-def _sizes(parts: dict[str, LabelledItems | None]) -> str:
-    return ", ".join(f"{name} {0 if part is None else len(part):,}" for name, part in parts.items())
 
 
 @command.command(epilog="Example:  flowhash data check pets")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
 
-    from flowhash.data import Splits
     from flowhash.encoder import Encoder
 
     # The comparison, its page, and the encoder with k = 1 and where it is.
@@ -129,24 +128,9 @@ def _learn_digits(out: Path, device: str, output: Output) -> Learned:
     """Train on digits for each k, put all methods through the table, write the report."""
     from flowhash.data import draw_digit, open_data
     from flowhash.evaluate import evaluate, write_evaluation
-    from flowhash.learn import read_journal
+    from flowhash.learn import preset, read_journal, train, train_base
 
     splits = open_data("digits")
-    encoders = _digits_encoders(splits, out, device, output)
-    output.say("compare with other ways to search the same digits")
-    outcome = evaluate(encoders, splits, draw=draw_digit, device=device, progress=output.progress)
-    outcome.curves = {
-        name: read_journal(out / folder / "metrics.jsonl")
-        for name, folder in [("stage 1", "base"), *((f"k = {k}", f"k{k}") for k in ACTIVE)]
-    }
-    title = "FlowHash on handwritten digits"
-    report = write_evaluation(outcome, out, title, "flowhash demo", "report")[-1]
-    return outcome, report, encoders[0], out / "k1" / "encoder"
-
-
-def _digits_encoders(splits: Splits, out: Path, device: str, output: Output) -> list[Encoder]:
-    from flowhash.learn import preset, train, train_base
-
     output.say("learn the base embedding of the digits (stage 1)")
     base = train_base(splits, preset("cpu-digits"), out / "base", device=device, quiet=True)
     encoders = []
@@ -156,7 +140,15 @@ def _digits_encoders(splits: Splits, out: Path, device: str, output: Output) -> 
         encoders.append(
             train(splits, settings, out / f"k{k}", base=base, device=device, quiet=True)
         )
-    return encoders
+    output.say("compare with other ways to search the same digits")
+    outcome = evaluate(encoders, splits, draw=draw_digit, device=device, progress=output.progress)
+    outcome.curves = {
+        name: read_journal(out / folder / "metrics.jsonl")
+        for name, folder in [("stage 1", "base"), *((f"k = {k}", f"k{k}") for k in ACTIVE)]
+    }
+    title = "FlowHash on handwritten digits"
+    report = write_evaluation(outcome, out, title, "flowhash demo", "report")[-1]
+    return outcome, report, encoders[0], out / "k1" / "encoder"
 
 
 def _learn_cifar100(out: Path, opening: dict[str, Any], device: str, output: Output) -> Learned:
@@ -184,7 +176,7 @@ def _index(
 ) -> int:  # fmt: skip
     """A table of the data set, with pictures; one that is not whole is gone on with."""
     from flowhash.data import open_collection
-    from flowhash.indexing import SETTINGS, ResumableIndexing, TableChoices, open_table
+    from flowhash.indexing import SETTINGS, IndexRun, TableChoices, open_table
 
     split = {"digits": "all", "cifar100": "train"}[source]
     opening = options.Opening(folder).given() if NAMED[source].in_folder else {}
@@ -194,7 +186,7 @@ def _index(
         write_section(path / SETTINGS, ["index"], given)
         if len(table) < len(items):
             output.say("index the items, with a picture of each")
-            work = ResumableIndexing(table, encoder, items, [source, split], pictures=True)
+            work = IndexRun(table, encoder, items, [source, split], pictures=True)
             if work.done:
                 output.say(f"going on after {work.done:,} of {count(len(items), 'item')}")
             work.run(STORED, device, output.progress)

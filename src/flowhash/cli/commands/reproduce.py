@@ -65,7 +65,13 @@ def reproduce(
     if data not in DATA:
         raise InputError(f"the data set is {data!r}; the paper has {' and '.join(DATA)}")
     require_evaluation()
-    from flowhash.evaluate import make_plan, reproduce, write_reproduction
+    from flowhash.evaluate import (
+        make_plan,
+        measure_solver,
+        reproduce,
+        solver_figure,
+        write_reproduction,
+    )
 
     plan = make_plan(data, loss, preset)  # a wrong name is found before the data is opened
     place = out / "results" if results is None else results
@@ -82,7 +88,8 @@ def reproduce(
     typed = repeating_command(data, loss, preset, seeds, one_base, unseen)
     written = write_reproduction(outcome, plan.experiment, place, typed, plan.stem)
     if figure:
-        written += _solver_figure(place, output)
+        output.say("measure the solver (Figure 2)")
+        written += solver_figure(measure_solver(), place / "figure-2")
     tell_comparison(output, outcome, written)
 
 
@@ -95,11 +102,3 @@ def repeating_command(
         f"flowhash reproduce {data} --loss {loss} --preset {preset} --seeds {seeds}"
         f"{' --one-base' * one_base}{searched} --folder DATA --out RUNS"
     )
-
-
-def _solver_figure(place: Path, output: Output) -> list[Path]:
-    """Figure 2: the solver's time for each size, measured now."""
-    from flowhash.evaluate import measure_solver, solver_figure
-
-    output.say("measure the solver (Figure 2)")
-    return solver_figure(measure_solver(), place / "figure-2")

@@ -50,9 +50,7 @@ def search(
     *,
     encoder: options.OwnEncoder = None,
     top: Annotated[int, typer.Option(min=1, help="How many to show of each query.")] = 10,
-    probe: Annotated[
-        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
-    ] = None,
+    probe: options.Probe = None,
     at_least: Annotated[
         int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
     ] = None,
@@ -178,16 +176,16 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
-    names = [text]
-    if suffix in IMAGE_SUFFIXES and encoder.preprocessing.kind == "images":
+    names, kind = [text], encoder.preprocessing.kind
+    dimensions = 4 if kind == "images" else 2  # of an array of what the encoder takes
+    if suffix in IMAGE_SUFFIXES and kind == "images":
         items: Any = [path]
-    elif suffix == ".npy" and (one := read_npy(path)).ndim == _dimensions(encoder) - 1:
+    elif suffix == ".npy" and (one := read_npy(path)).ndim == dimensions - 1:
         items = one[None]
     elif suffix in DATA_FILES:
         items, _ = any_arrays(path, None, None, None)
         names = [f"{text} row {row}" for row in range(len(items))]
     else:
-        kind = encoder.preprocessing.kind
         expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
         raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
     made = encoder.encode(items, device=device)
@@ -195,11 +193,6 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
         names, made.ordered_buckets(None), made.embeddings, strict=True
     ):
         yield EncodedQuery(name, order, embedding)
-
-
-def _dimensions(encoder: Any) -> int:
-    """Of an array of what an encoder takes: 4 for images, 2 for vectors."""
-    return 4 if encoder.preprocessing.kind == "images" else 2
 
 
 def _answer(
