@@ -135,8 +135,7 @@ def search(
         {"top": top, "probe": probe, **asdict(settings)},
         even_sizes(count, most),
     )
-    work = Work(out, plan, restart=restart)
-    with work:
+    with Work(out, plan, restart=restart) as work:
         if work.plan.finished and not work.missing():
             return work
         mapped = _mapped(encoded, files, out, runner, restart, show)

@@ -45,12 +45,7 @@ def shown(place: str | Path) -> str:
 
 
 def check_address(address: str, distribute: bool) -> None:
-    """See that an address can be used at all, before anything is loaded for it.
-
-    Raises:
-        InputError: nobody knows such addresses, or it cannot be distributed.
-        MissingExtraError: its packages are not installed.
-    """
+    """See that an address can be used at all, before anything is loaded for it."""
     engines.room_of(address)
     if distribute and engines.SCHEMES[engines.scheme_of(address) or ""] != "postgres":
         raise InputError(
@@ -79,11 +74,7 @@ def located(source: str) -> str | Path:
 
 
 def encoder_folder(run: Path) -> Path:
-    """Where the encoder of a run is, or the encoder's own folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Where the encoder of a run is, or the encoder's own folder."""
     folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
     if (folder / "encoder.json").exists():
         return folder

@@ -66,11 +66,7 @@ class TableNotes:
             raise self.damaged(name, words) from error
 
     def sources(self) -> dict[str, Any]:
-        """The notes on all sources, fit for another table that gets the same rows.
-
-        Raises:
-            DamagedFileError: as of :meth:`done`.
-        """
+        """The notes on all sources, fit for another table that gets the same rows."""
         names = {name for name in self._table.notes() if name.startswith(SOURCE)}
         if self._folder is not None:
             names |= {path.stem for path in self._folder.glob(f"{SOURCE}*.json")}

@@ -16,9 +16,6 @@ from flowhash.progress_bars import tracked
 from flowhash.stopwatch import seconds_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from flowhash.table import HashTable, Hits
 
 Work = tuple[Callable[[], object], int]  # what is timed, and how many queries it answers
@@ -105,7 +102,9 @@ def search(
     with HashTable.open(table) as opened:
         if len(opened) < 2:
             raise InputError(f"{table} has {len(opened)} items; expected two or more to search")
-        codes, embeddings = _content(opened)
+        parts = list(opened.batches(1 << 16, payloads=False))
+        codes = np.concatenate([part.codes for part in parts])
+        embeddings = np.concatenate([part.embeddings for part in parts])
         chosen = np.random.default_rng(seed).permutation(len(embeddings))[:queries]
         order, asked = codes[chosen], embeddings[chosen]
 
@@ -143,14 +142,6 @@ def search(
                 "FlowHash's"
             )
     output.result(facts, *lines)
-
-
-def _content(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    import numpy as np
-
-    parts = list(table.batches(1 << 16, payloads=False))
-    codes = np.concatenate([part.codes for part in parts])
-    return codes, np.concatenate([part.embeddings for part in parts])
 
 
 def _peers(

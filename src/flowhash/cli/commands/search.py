@@ -246,14 +246,10 @@ def _print(answers: list[dict[str, Any]], items: int, output: Output) -> None:
                 escape(str(hit["id"])), ", ".join(map(str, hit["buckets"])),
             )  # fmt: skip
         output.show(table)
-        scanned = answer["scanned"]
+        opened, scanned = answer["opened"], answer["scanned"]
+        buckets = ", ".join(map(str, opened[:8])) + (", …" if len(opened) > 8 else "")
         fewer = f", {items / scanned:.1f} times fewer," if 0 < scanned < items else ""
         output.show(
-            f"opened {_listed(answer['opened'])}: scanned {scanned:,} of {items:,} items{fewer} in "
-            f"{answer['milliseconds']:.2f} ms\n"
+            f"opened bucket{'s' * (len(opened) != 1)} {buckets}: scanned {scanned:,} of {items:,} "
+            f"items{fewer} in {answer['milliseconds']:.2f} ms\n"
         )
-
-
-def _listed(buckets: list[int]) -> str:
-    shown = ", ".join(map(str, buckets[:8])) + (", …" if len(buckets) > 8 else "")
-    return f"bucket {shown}" if len(buckets) == 1 else f"buckets {shown}"
