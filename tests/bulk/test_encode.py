@@ -226,7 +226,7 @@ def test_the_command_speaks_of_options(vectors: Path, tmp_path: Path, capsys: An
     assert "items that are not encoded yet need --encoder" in capsys.readouterr().err
     assert _code(["bulk", "encode", encoder, items, "--out", out]) == 0
     capsys.readouterr()
-    assert _code(["bulk", "encode", encoder, items, "--out", out, "--probe", "2"]) == 2
+    assert _code(["bulk", "encode", encoder, items, "--out", out, "--probe", "3"]) == 2
     assert capsys.readouterr().err.endswith("begin anew, --restart\n")
     assert _code(["bulk", "search", table, out, "--out", f"{out}2", "--probe", "9"]) == 2
     said = capsys.readouterr().err

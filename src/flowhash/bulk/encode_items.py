@@ -134,11 +134,10 @@ def facts_of(encoder: Encoder) -> dict[str, Any]:
     """What a file says of the encoder; it is the same in all files."""
     from flowhash.encoder import moves_vectors
 
-    moved = {"moved": True} if moves_vectors(encoder) else {}
     return {
         "kind": "encoded", "version": 1, "encoder": encoder.fingerprint,
         "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim,
-        **moved,
+        **({"moved": True} if moves_vectors(encoder) else {}),
     }  # fmt: skip
 
 

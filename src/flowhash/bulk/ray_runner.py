@@ -132,7 +132,7 @@ class RayRunner:
                     if rows is not None:
                         yield Done(call.part, rows)
                     else:
-                        self._give_back(call, deaths, waiting)
+                        self._give_back(call.part, deaths, waiting)
         except (ConnectionError, self._errors.RaySystemError) as error:
             raise StorageError(
                 f"the cluster at {self.address} is gone ({line_of(error)}); start it again, the "
@@ -218,10 +218,8 @@ class RayRunner:
         return None
 
     def _give_back(
-        self, call: Call, deaths: collections.Counter[int], waiting: collections.deque[int]
+        self, part: int, deaths: collections.Counter[int], waiting: collections.deque[int]
     ) -> None:
-        assert call.part is not None
-        part = call.part
         deaths[part] += 1
         self._ask_idle()
         if deaths[part] >= MOST_DEATHS:

@@ -284,8 +284,7 @@ class Work:
             for done in shown(runner.run(job, missing), what, left, show):
                 self.done += done.rows
         except KeyboardInterrupt:
-            words = f"{self.done:,} of {self.plan.rows:,} rows are done"
-            raise Interrupted(words) from None
+            raise Interrupted(f"{self.done:,} of {self.plan.rows:,} rows are done") from None
         finally:
             _take_away(self._scratch)
         if still := self.missing():

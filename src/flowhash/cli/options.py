@@ -25,13 +25,9 @@ def complete_data(incomplete: str) -> list[str]:
 
 def complete_preset(incomplete: str) -> list[str]:
     """Names of presets for the shell, written out: importing them would import torch."""
-    names = ["cpu-digits"]
-    names += [
-        f"{kind}-{loss}"
-        for kind in ("cpu-cifar100", "paper-cifar100", "paper-imagenet32")
-        for loss in ("npairs", "triplet")
-    ]
-    return [name for name in names if name.startswith(incomplete)]
+    kinds = ("cpu-cifar100", "paper-cifar100", "paper-imagenet32")
+    names = [f"{kind}-{loss}" for kind in kinds for loss in ("npairs", "triplet")]
+    return [name for name in ["cpu-digits", *names] if name.startswith(incomplete)]
 
 
 def complete_address(incomplete: str) -> list[str]:

@@ -103,11 +103,7 @@ def check_id_kind(ids: str | None) -> None:
 def check_items(encoder: Encoder, items: Collection, source: str, device: str) -> None:
     """Refuse items that the encoder does not take, before there is a place for them.
 
-    Args:
-        encoder: of the table.
-        items: of which the first is encoded.
-        source: what the message calls them.
-        device: to encode on.
+    The first is encoded; messages call them ``source``.
     """
     if items.items.kind != encoder.preprocessing.kind:
         raise InputError(

@@ -21,7 +21,6 @@ from flowhash.cli.output import Output, count, require_evaluation, rows_table, s
 from flowhash.data import NAMED
 from flowhash.errors import InputError, MissingExtraError, SolverError
 from flowhash.extras import require
-from flowhash.settings_file import write_section
 from flowhash.stopwatch import median_seconds
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def demo(
             outcome, report, encoder, saved = _learn_cifar100(place, given, device, output)
         items = _index(encoder, saved, place / "table", data, folder, device, output)
     seconds = time.monotonic() - began
-    what = {"digits": "digit", "cifar100": "image"}[data]
+    what = "digit" if data == "digits" else "image"
     output.show(rows_table(outcome, "test", f"Each test {what} searched among the others"))
     page = f"{_command()} serve {shlex.quote(str(place / 'table'))} --open"
     facts = {
@@ -176,14 +175,14 @@ def _index(
 ) -> int:  # fmt: skip
     """A table of the data set, with pictures; one that is not whole is gone on with."""
     from flowhash.data import open_collection
-    from flowhash.indexing import SETTINGS, IndexRun, TableChoices, open_table
+    from flowhash.indexing import IndexRun, TableChoices, TableNotes, open_table
 
     split = {"digits": "all", "cifar100": "train"}[source]
     opening = options.Opening(folder).given() if NAMED[source].in_folder else {}
     items = open_collection(source, split=split, **opening)
     with open_table(path, encoder, items, TableChoices()) as table:
         given = {"encoder": saved, "items": source, "split": split, "out": path, **opening}
-        write_section(path / SETTINGS, ["index"], given)
+        TableNotes(table).write_settings(given)
         if len(table) < len(items):
             output.say("index the items, with a picture of each")
             work = IndexRun(table, encoder, items, [source, split], pictures=True)
