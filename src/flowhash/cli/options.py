@@ -40,11 +40,10 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """A command as typer takes it: an option for each field of the groups that it takes."""
     plain: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
-    types = get_type_hints(command, include_extras=True)
-    for parameter in inspect.signature(command).parameters.values():
-        group = types[parameter.name]
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
         if not is_dataclass(group):
-            plain.append(parameter.replace(annotation=group, kind=parameter.KEYWORD_ONLY))
+            plain.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
             continue
         groups[parameter.name] = group
         own = get_type_hints(group, include_extras=True)
