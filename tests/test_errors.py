@@ -24,6 +24,21 @@ ERRORS: list[tuple[Exception, str, str]] = [
     ),
     (InputError("Leave out", Argument("labels")), "Leave out labels=", "Leave out --labels"),
     (
+        InputError("is 3; expected 4 or", Argument("at_least", "5"), "probe"),
+        "probe is 3; expected 4 or at_least=5",
+        "--probe is 3; expected 4 or --at-least 5",
+    ),
+    (
+        InputError("x does not answer; give", Argument("address", '"local"'), "address"),
+        'address x does not answer; give address="local"',
+        "--ray x does not answer; give --ray local",
+    ),
+    (
+        StorageError("x was changed; begin anew with", advice=Argument("restart", "True")),
+        "x was changed; begin anew with restart=True",
+        "x was changed; begin anew with --restart",
+    ),
+    (
         LockedTableError("x has a writer.", advice=Advice.ONE_WRITER),
         'x has a writer. Close that one, or open this one with mode="r"',
         "x has a writer. Close that one first, or serve with --read-only",

@@ -2,7 +2,8 @@
 
 What to do may be called otherwise by who asked: a caller of the library gives ``download=True``, a
 user of the command ``--download``. Such an error carries it beside its words, at whose end it
-stands; a surface with names of its own says the words and then its own name.
+stands, and what it is about, with which they begin; a surface with names of its own says the words
+between its own names.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ class Argument:
 
 
 class Advice(enum.Enum):
-    """What to do about a table that is not there, or that others have; the value is for Python."""
+    """What to do where it is another thing for each surface; the value is for Python."""
 
     CREATE = "Use HashTable.create to make one"
     NEW_FOLDER = "give a new or empty folder, or use HashTable.open for a table that is there"
     ONE_WRITER = 'Close that one, or open this one with mode="r"'
+    OTHER_TABLE = "give another place for the table"
+    ENCODE_FIRST = "encode other items first, with flowhash.bulk.encode"
+    WITHOUT_RAY = "use LocalRunner to work in this process"
 
     def __str__(self) -> str:
         return self.value
@@ -45,12 +49,15 @@ class InputError(ValueError):
 
     Args:
         words: of the message.
-        argument: that mends it; the message ends with it.
+        remedy: what mends it; the message ends with it.
+        subject: the name of the argument that it is about; the message begins with it.
     """
 
-    def __init__(self, words: str, argument: Argument | None = None) -> None:
-        super().__init__(words if argument is None else f"{words} {argument}")
-        self.words, self.remedy = words, argument
+    def __init__(
+        self, words: str, remedy: Argument | Advice | None = None, subject: str | None = None
+    ) -> None:
+        super().__init__(" ".join(str(part) for part in (subject, words, remedy) if part))
+        self.words, self.remedy, self.subject = words, remedy, subject
 
 
 class MissingExtraError(ImportError):
@@ -73,7 +80,7 @@ class StorageError(OSError):
         advice: what to do; the message ends with it.
     """
 
-    def __init__(self, *facts: object, advice: Advice | None = None) -> None:
+    def __init__(self, *facts: object, advice: Argument | Advice | None = None) -> None:
         *number, words = facts
         super().__init__(*number, words if advice is None else f"{words} {advice}")
         # Without the number that the system gives to it.

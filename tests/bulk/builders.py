@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from flowhash.bulk import read_answers
-from flowhash.bulk.parquet_columns import FACTS, matrix, plain
+from flowhash.bulk.parquet_files import FACTS, matrix, plain
 from flowhash.table import HashTable
 from tests.table.oracles import Model, brute_force, differences, put
 

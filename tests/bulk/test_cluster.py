@@ -28,7 +28,7 @@ from flowhash.bulk import (
     read_answers,
     search,
 )
-from flowhash.bulk.ray_connection import RayHead, connect, head_of
+from flowhash.bulk.ray_runner import RayHead, connect, head_of
 from flowhash.bulk.runners import Done
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
@@ -206,9 +206,9 @@ def test_a_worker_encodes_with_its_own_threads(tmp_path: Path) -> None:
 
 def test_one_cpu_stays_free(nodes: ThreeNodes) -> None:
     with RayRunner(nodes.address) as runner:
-        assert runner._hiring.size() == 2
+        assert runner._size() == 2
     with RayRunner(nodes.address, 5) as runner:  # half a CPU each
-        assert runner._hiring.size() == 5
+        assert runner._size() == 5
     with (
         RayRunner(nodes.address, 6) as runner,
         pytest.raises(InputError, match="has 3 CPUs; expected 5 at the most"),
@@ -259,7 +259,7 @@ def test_where_the_head_is_looked_for(
 # The command, which gives a head that is gone two seconds.
 SOON = """
 import sys
-from flowhash.bulk import ray_connection as connection
+from flowhash.bulk import ray_runner as connection
 from flowhash.cli import main
 connection.GONE_SECONDS = 2.0
 main(sys.argv[1:])
@@ -324,7 +324,7 @@ def test_the_head_is_lost(tmp_path: Path, nodes: ThreeNodes) -> None:
 
 
 def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowhash.bulk.ray_connection.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("flowhash.bulk.ray_runner.LOOK_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         head = RayHead(f"127.0.0.1:{port}")
@@ -335,7 +335,7 @@ def test_a_head_that_comes_back(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> 
     with socket.create_server(("127.0.0.1", port)):
         assert head.look()
     assert not head.look()
-    monkeypatch.setattr("flowhash.bulk.ray_connection.GONE_SECONDS", 0.0)
+    monkeypatch.setattr("flowhash.bulk.ray_runner.GONE_SECONDS", 0.0)
     with pytest.raises(ConnectionError, match="has not answered for"):
         head.look()
     assert RayHead(None).look()
@@ -381,13 +381,13 @@ def test_an_address_that_does_not_answer(address: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("address", "told", "raised", "words"),
     [
-        ("auto", "", ConnectionError("set `--address`"), "--ray auto finds no Ray cluster on this"),
+        ("auto", "", ConnectionError("set `--addr`"), "address auto finds no Ray cluster on this"),
         ("auto", "127.0.0.1:1", None, "at 127.0.0.1:1, which RAY_ADDRESS names: .*refused; start"),
         (
             "auto", "", RuntimeError("Version mismatch: it has:\n Ray: 9\nThis has:\n Ray: 2.6\n"),
-            "--ray auto gets .* this machine: Version mismatch: it has: Ray: 9 This has: Ray: 2.6;",
+            "auto gets .* this machine: Version mismatch: it has: Ray: 9 This has: Ray: 2.6;",
         ),
-        ("local", "", RuntimeError("no\nmemory"), "does not start: no memory; leave --ray out"),
+        ("local", "", RuntimeError("no\nmemory"), "does not start: no memory; use LocalRunner"),
     ],
 )  # fmt: skip
 def test_no_cluster_is_found(

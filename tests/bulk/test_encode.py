@@ -19,9 +19,11 @@ import pytest
 from PIL import Image
 
 from flowhash.bulk import Choices, LocalRunner, Source, TableChoices, encode, index
-from flowhash.bulk.parquet_columns import read_head
+from flowhash.bulk.parquet_files import read_head
 from flowhash.cli.app import _code
 from flowhash.cli.commands import bulk as cli
+from flowhash.cli.options import Opening
+from flowhash.cli.output import Output
 from flowhash.data import open_collection
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
@@ -116,9 +118,9 @@ def test_what_cannot_be_encoded(vectors: Path, images: Path, tmp_path: Path) -> 
     np.save(tmp_path / "empty.npy", np.zeros((0, DIM), np.float32))
     with pytest.raises(InputError):
         attempt(vectors, tmp_path / "empty.npy")
-    with pytest.raises(InputError, match="--probe is 99; expected 1 to 11"):
+    with pytest.raises(InputError, match="probe is 99; expected 1 to 11"):
         attempt(vectors, vectors / "items.npz", Choices(probe=99))
-    with pytest.raises(InputError, match="--ids is 'words'"):
+    with pytest.raises(InputError, match="ids is 'words'"):
         attempt(vectors, vectors / "items.npz", Choices(ids="words"))
     assert not out.exists()
 
@@ -197,7 +199,7 @@ def test_the_commands_one_after_another(vectors: Path, tmp_path: Path) -> None:
         ("index nowhere --out o", "nowhere does not exist"),
         ("neighbours nowhere --out o", "nowhere does not exist"),
         ("neighbours nowhere --out o --workers 2", "--workers is for a cluster"),
-        ("neighbours nowhere --out o --ray localhost", "expected local, auto, host:port"),
+        ("neighbours nowhere --out o --ray localhost", "--ray is 'localhost'; expected local"),
     ],
 )
 def test_mistakes_take_one_line(tmp_path: Path, words: str, message: str) -> None:
@@ -206,6 +208,30 @@ def test_mistakes_take_one_line(tmp_path: Path, words: str, message: str) -> Non
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "o").exists()
+
+
+def test_the_command_speaks_of_options(vectors: Path, tmp_path: Path, capsys: Any) -> None:
+    encoder, items, out = str(vectors / "encoder"), str(vectors / "items.npz"), str(tmp_path / "o")
+    for more, words in (
+        (["--probe", "99"], "--probe is 99; expected 1 to 11"),
+        (["--ids", "words"], "--ids is 'words'"),
+        (["--device", "tpu"], "--device is 'tpu'"),
+    ):
+        assert _code(["bulk", "encode", encoder, items, "--out", out, *more]) == 2
+        assert words in capsys.readouterr().err
+    table = str(tmp_path / "table")
+    make("mlp").create_table(table).close()
+    (tmp_path / "words.txt").touch()
+    assert _code(["bulk", "search", table, str(tmp_path / "words.txt"), "--out", out]) == 2
+    assert "items that are not encoded yet need --encoder" in capsys.readouterr().err
+    assert _code(["bulk", "encode", encoder, items, "--out", out]) == 0
+    capsys.readouterr()
+    assert _code(["bulk", "encode", encoder, items, "--out", out, "--probe", "3"]) == 2
+    assert capsys.readouterr().err.endswith("begin anew, --restart\n")
+    assert _code(["bulk", "search", table, out, "--out", f"{out}2", "--probe", "9"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("flowhash: --probe is 9, but")
+    assert said.endswith("encode the queries with --probe 9\n")
 
 
 @pytest.mark.parametrize(
@@ -236,10 +262,14 @@ def test_a_worker_takes_a_gpu_where_it_encodes_on_one(
     make("mlp").create_table(tmp_path / "table").close()
     context: Any = SimpleNamespace(params={})
     items, out, encoder = str(vectors / "items.npz"), tmp_path / "out", vectors / "encoder"
+    given: dict[str, Any] = {
+        "out": out, "device": device, "opening": Opening(), "execution": cli.Execution(ray=ray),
+        "output": Output(),
+    }  # fmt: skip
     with pytest.raises(StorageError, match=expected[0]):
-        cli.search(context, tmp_path / "table", items, out, encoder=encoder, device=device, ray=ray)
+        cli.search(tmp_path / "table", items, encoder=encoder, **given)
     with pytest.raises(StorageError, match=expected[0]):
-        cli.encode(context, encoder, items, out, device=device, ray=ray)
+        cli.encode(context, encoder, items, **given)
     assert asked == ([expected[1]] * 2 if ray else [])
 
 
@@ -264,7 +294,7 @@ def test_only_the_workers_need_a_gpu(
     with pytest.raises(InputError, match="torch finds no GPU here"):
         encode(vectors / "encoder", source, tmp_path / "here", LocalRunner(), choices)
     for runner in (Elsewhere(), LocalRunner()):
-        with pytest.raises(InputError, match="--device is 'tpu'; expected auto, cpu, cuda"):
+        with pytest.raises(InputError, match="device is 'tpu'; expected auto, cpu, cuda"):
             encode(vectors / "encoder", source, tmp_path / "here", runner, Choices(device="tpu"))
     assert not (tmp_path / "here").exists()
 

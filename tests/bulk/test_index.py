@@ -26,7 +26,7 @@ from flowhash.bulk import (
     build_table as indexing,
     index,
 )
-from flowhash.bulk.parquet_columns import read_columns
+from flowhash.bulk.parquet_files import read_columns
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.changes import _repeated
@@ -204,7 +204,7 @@ def test_an_interrupt_of_an_earlier_version_is_not_guessed_about(
         opened.delete(range(5))
     token = json.loads((table / "_bulk" / "_plan.json").read_text())["token"]
     (table / "_bulk" / "_adopting.json").write_text(json.dumps({"token": token, "files": []}))
-    with pytest.raises(StorageError, match=r"an earlier FlowHash was interrupted .* --restart"):
+    with pytest.raises(StorageError, match=r"an earlier FlowHash was interrupted .* restart=True"):
         index(encoded, table, LocalRunner())
     assert HashTable.open(table).stats().items == 15
     assert index(encoded, table, LocalRunner(), restart=True)[0] == 20
@@ -418,7 +418,7 @@ def test_files_of_others(tmp_path: Path) -> None:
     }
     path = tmp_path / "own.parquet"
     pq.write_table(pa.table(columns), path)
-    with pytest.raises(InputError, match="give --buckets"):
+    with pytest.raises(InputError, match=r"give TableChoices\(buckets=...\)"):
         index(path, tmp_path / "table", LocalRunner())
     index(
         path,

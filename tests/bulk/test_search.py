@@ -22,7 +22,6 @@ from flowhash.bulk import (
     search,
     work_folder as work_module,
 )
-from flowhash.bulk.parquet_columns import new_file
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.segments.segment import LiveSegment
@@ -182,7 +181,7 @@ class Abandoned(LocalRunner):
         self.place = job.out
         path = job.out.folder / "part-000001.parquet"
         job.out.unfinished(path).write_bytes(b"of a worker that was killed before it was named")
-        self.living = self.late.enter_context(new_file(job.out, path))
+        self.living = self.late.enter_context(job.out.new_file(path))
         self.living.write_bytes(b"half of a part")
         yield from super().run(job, parts)
 
@@ -199,7 +198,7 @@ def test_workers_that_were_given_up_leave_nothing(tmp_path: Path) -> None:
     path = out / "part-000001.parquet"
     with (
         pytest.raises(StorageError, match=r"No such file|was begun anew, ended or removed"),
-        new_file(runner.place, path) as unfinished,
+        runner.place.new_file(path) as unfinished,
     ):
         unfinished.write_bytes(b"whole")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
@@ -476,7 +475,7 @@ def test_encoded_queries_that_do_not_fit(tmp_path: Path) -> None:
     Items(5).write(tmp_path / "queries", [2], {"encoder": "abc", "buckets": 77})
     with pytest.raises(InputError, match="77 buckets"):
         search(table, queries, out, LocalRunner())
-    with pytest.raises(InputError, match="--probe is 2"):
+    with pytest.raises(InputError, match=r"probe is 2, .* encode the queries with probe=2"):
         search(
             table, Items(5).write(tmp_path / "again", []), tmp_path / "o2", LocalRunner(), probe=2
         )

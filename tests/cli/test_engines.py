@@ -26,7 +26,7 @@ from flowhash.cli.commands.search import conditions
 from flowhash.data import open_collection
 from flowhash.engines import copy, create_engine, hidden, open_any, open_engine
 from flowhash.errors import InputError
-from flowhash.indexing import ResumableIndexing, TableChoices, open_table
+from flowhash.indexing import IndexRun, TableChoices, open_table
 from flowhash.table import HashTable
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
@@ -178,7 +178,7 @@ def half_indexed(folder: Path, place: str, count: int) -> None:
     encoder, items = make("mlp"), open_collection(folder / "items.npz")
     with open_table(place, encoder, items, TableChoices(None, True, None, None)) as table:
         source = [str((folder / "items.npz").resolve()), "train", "[]"]
-        next(ResumableIndexing(table, encoder, items, source, True)._parts(count, "cpu"))
+        next(IndexRun(table, encoder, items, source, True)._parts(count, "cpu"))
 
 
 def test_a_stop_doubles_nothing_and_loses_nothing(
@@ -196,9 +196,9 @@ def test_a_stop_doubles_nothing_and_loses_nothing(
 
 def stop_after_first(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """Press Ctrl-C before the first batch, after it, or when it was seen."""
-    original = ResumableIndexing._parts
+    original = IndexRun._parts
 
-    def stopping(self: ResumableIndexing, size: int, device: str) -> Iterator[Any]:
+    def stopping(self: IndexRun, size: int, device: str) -> Iterator[Any]:
         parts = original(self, size, device)
         if when != "before":
             part = next(parts)
@@ -206,7 +206,7 @@ def stop_after_first(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
                 yield part
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ResumableIndexing, "_parts", stopping)
+    monkeypatch.setattr(IndexRun, "_parts", stopping)
 
 
 @pytest.mark.parametrize("alike", [False, True], ids=["other rows", "a copy"])
@@ -259,15 +259,15 @@ def test_others_may_add_at_the_same_time(
     vectors: Path, postgres_address: str, flowhash: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two batches of ours: an id of theirs is never taken for one of ours."""
-    parts = ResumableIndexing._parts
+    parts = IndexRun._parts
 
-    def with_others(self: ResumableIndexing, size: int, device: str) -> Iterator[Any]:
+    def with_others(self: IndexRun, size: int, device: str) -> Iterator[Any]:
         for part in parts(self, size, device):
             with open_engine(postgres_address, "r+") as engine:
                 engine.add([[0, 1]], np.ones((1, engine.dim)), payloads=[{"name": "of others"}])
             yield part
 
-    monkeypatch.setattr(ResumableIndexing, "_parts", with_others)
+    monkeypatch.setattr(IndexRun, "_parts", with_others)
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", postgres_address)
     assert flowhash(*start, "--batch", 100, "-q").code == 0
     assert names_in(postgres_address) == sorted([*rows(), *["of others"] * 3])
@@ -669,15 +669,15 @@ def test_a_server_lost_while_indexing(
     vectors: Path, own_server: Server, flowhash: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = own_server.guarded(table="lost")
-    original, batches = ResumableIndexing._add, list[Any]()
+    original, batches = IndexRun._add, list[Any]()
 
-    def killing(self: ResumableIndexing, places: Any, device: str) -> None:
+    def killing(self: IndexRun, places: Any, device: str) -> None:
         if len(batches) == 2:
             own_server.kill()
         batches.append(places)
         original(self, places, device)
 
-    monkeypatch.setattr(ResumableIndexing, "_add", killing)
+    monkeypatch.setattr(IndexRun, "_add", killing)
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", place, "--batch", 100)
     try:
         flowhash(*start, "-q").mistake("at least 200 of 300 items are stored, the same command")
@@ -695,9 +695,9 @@ def test_what_is_stored_in_the_middle_of_a_batch(
 ) -> None:
     """It is noted with the items, and the user hears of it."""
     place = own_server.guarded(table=f"middle_{how}")
-    original, added = ResumableIndexing._add, list[Any]()
+    original, added = IndexRun._add, list[Any]()
 
-    def ending(self: ResumableIndexing, places: Any, device: str) -> Any:
+    def ending(self: IndexRun, places: Any, device: str) -> Any:
         if len(added) == 3 and how == "stopped":
             raise KeyboardInterrupt
         if len(added) == 3:
@@ -707,8 +707,8 @@ def test_what_is_stored_in_the_middle_of_a_batch(
 
     start = ("index", vectors / "encoder", vectors / "items.npz", "--to", place)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowhash.indexing.resumable_indexing.AT_ONCE", 50)
-        patch.setattr(ResumableIndexing, "_add", ending)
+        patch.setattr("flowhash.indexing.index_run.AT_ONCE", 50)
+        patch.setattr(IndexRun, "_add", ending)
         try:
             said = flowhash(*start, "-q")
         finally:

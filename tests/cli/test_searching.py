@@ -19,7 +19,7 @@ from flowhash import HashTable
 from flowhash.data import open_collection
 from flowhash.data.item_payloads import picture_of
 from flowhash.errors import DamagedFileError
-from flowhash.indexing import ResumableIndexing, TableChoices, open_table
+from flowhash.indexing import IndexRun, TableChoices, open_table
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 
@@ -191,7 +191,7 @@ def half_indexed(folder: Path, out: Path, rows: int) -> None:
     encoder, items = make("mlp"), open_collection(folder / "items.npz")
     with open_table(out, encoder, items, TableChoices(None, True, None, None)) as table:
         source = [str((folder / "items.npz").resolve()), "train", "[]"]
-        next(ResumableIndexing(table, encoder, items, source, True)._parts(rows, "cpu"))
+        next(IndexRun(table, encoder, items, source, True)._parts(rows, "cpu"))
 
 
 def test_a_stop_doubles_nothing(vectors: Path, tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_a_damaged_journal_is_named(vectors: Path, tmp_path: Path) -> None:
     encoder, items = make("mlp"), open_collection(vectors / "items.npz")
     source = [str((vectors / "items.npz").resolve()), "train", "[]"]
 
-    def indexing(again: bool = False) -> ResumableIndexing:
+    def indexing(again: bool = False) -> IndexRun:
         with HashTable.open(out, "r+") as table:
-            return ResumableIndexing(table, encoder, items, source, True, again)
+            return IndexRun(table, encoder, items, source, True, again)
 
     changed = {"done": 0, "first": 7, "batch": 3, "ids": [[0, 9]], "finished": True, "more": 1}
     texts = [whole[:cut] for cut in range(0, len(whole), 5)] + [
@@ -262,7 +262,7 @@ def test_a_damaged_journal_is_named(vectors: Path, tmp_path: Path) -> None:
     texts += [json.dumps({**unsealed, "done": wrong}) for wrong in (-1, 301, "x", None, 1e400, [])]
     for text in texts:
         journal.write_text(text)
-        with pytest.raises(DamagedFileError, match=r"index-.*\.json is damaged .*--again"):
+        with pytest.raises(DamagedFileError, match=r"index-.*\.json is damaged .*again=True"):
             indexing()
         assert indexing(again=True).done == 0
     journal.unlink()
@@ -279,6 +279,7 @@ def test_a_damaged_journal_is_named(vectors: Path, tmp_path: Path) -> None:
     wrong = run(*words(vectors, "items.npz", out, "--quiet"))
     assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
     assert str(journal) in wrong.stderr
+    assert wrong.stderr.endswith("index it with --again\n")
     assert len(HashTable.open(out)) == 100
     assert run(COMMAND, "copy", str(out), f"qdrant+local://{tmp_path}/q").returncode == 1
     assert run(*words(vectors, "items.npz", out, "--quiet", "--again")).returncode == 0
@@ -308,7 +309,7 @@ def test_a_folder_that_changed_is_not_gone_on_with(images: Path, tmp_path: Path)
     items = open_collection(tmp_path / "pictures", size=encoder.preprocessing.size)
     with open_table(out, encoder, items, TableChoices(None, False, None, None)) as table:
         source = [str((tmp_path / "pictures").resolve()), "train", "[]"]
-        next(ResumableIndexing(table, encoder, items, source, False)._parts(20, "cpu"))
+        next(IndexRun(table, encoder, items, source, False)._parts(20, "cpu"))
     (tmp_path / "pictures" / "loose.jpg").rename(tmp_path / "pictures" / "cats" / "00.jpg")
     assert run(*words(tmp_path, "pictures", out, "--quiet")).returncode == 0
     assert "cats/00.jpg" in HashTable.open(out)

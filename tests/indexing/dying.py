@@ -23,7 +23,7 @@ import psycopg
 from flowhash.data import open_collection
 from flowhash.encoder import Encoded
 from flowhash.engines import create_engine, is_address
-from flowhash.indexing import ResumableIndexing, TableChoices, open_table
+from flowhash.indexing import IndexRun, TableChoices, open_table
 from flowhash.table import HashTable
 
 BUCKETS, DIM = 4, 3
@@ -66,7 +66,7 @@ def run(place: str, rows: Path, size: int, log: Path, again: bool = False) -> in
     collection = open_collection(rows)
     where = place if is_address(place) else Path(place)
     with open_table(where, encoder, collection, TableChoices()) as table:
-        work = ResumableIndexing(table, encoder, collection, [str(rows)], True, again)
+        work = IndexRun(table, encoder, collection, [str(rows)], True, again)
         return work.run(size, "cpu")
 
 

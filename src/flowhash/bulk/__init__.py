@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.bulk.answer_files import Answers as Answers, read_answers as read_answers
     from flowhash.bulk.build_table import index as index
     from flowhash.bulk.encode_items import Choices as Choices, Source as Source, encode as encode
     from flowhash.bulk.neighbour_join import neighbours as neighbours
+    from flowhash.bulk.parquet_files import Answers as Answers, read_answers as read_answers
     from flowhash.bulk.ray_runner import RayRunner as RayRunner
     from flowhash.bulk.runners import LocalRunner as LocalRunner
     from flowhash.bulk.search_queries import search as search

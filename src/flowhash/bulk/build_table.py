@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowhash.bulk.encoded_files import EncodedFiles, open_encoded
-from flowhash.bulk.parquet_columns import read_columns, rows_of
+from flowhash.bulk.parquet_files import EncodedFiles, open_encoded, read_columns, rows_of
 from flowhash.bulk.runners import Runner
 from flowhash.bulk.work_folder import (
     ADOPTING,
@@ -21,10 +20,11 @@ from flowhash.bulk.work_folder import (
     Work,
     WorkPlan,
     identity_of,
-    part_name,
+    part_path,
+    part_rows,
 )
 from flowhash.durable_files import flush_folder, naming
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import Argument, InputError, StorageError
 from flowhash.indexing import TableChoices
 from flowhash.table import (
     HashTable,
@@ -124,7 +124,8 @@ def _refuse_old_note(work: Work) -> None:
     if unsure:
         raise StorageError(
             f"{work.folder}: an earlier FlowHash was interrupted as it put the items into the "
-            "table; give --restart to put them in once more"
+            "table; to put them in once more, give",
+            advice=Argument("restart", "True"),
         )
 
 
@@ -140,7 +141,7 @@ def _groups(
     items: EncodedFiles, rows: int | None
 ) -> tuple[tuple[tuple[Path, ...], ...], list[int]]:
     """Neighbouring files that become one segment, and the rows of each group."""
-    most = rows or max(1, SEGMENT_BYTES // (4 * items.widths["embedding"]))
+    most = part_rows(rows, max(1, SEGMENT_BYTES // (4 * items.widths["embedding"])))
     groups: list[list[Path]] = []
     sizes: list[int] = []
     held = 0
@@ -171,7 +172,7 @@ def _open_table(out: Path, items: EncodedFiles, choices: TableChoices) -> HashTa
                 if value is not None and value != getattr(table, name):
                     raise InputError(
                         f"{out} has {name}={getattr(table, name)}, but {name}={value} came with "
-                        f"{items.place}; give another --out, or items that fit"
+                        f"{items.place}; give another table, or items that fit"
                     )
         except BaseException:
             table.close()
@@ -180,7 +181,8 @@ def _open_table(out: Path, items: EncodedFiles, choices: TableChoices) -> HashTa
     if buckets is None:
         raise InputError(
             f"{items.place} does not say how many buckets there are, because `bulk encode` did not "
-            "write it; give --buckets"
+            "write it; give",
+            Argument("buckets", "...", "TableChoices({})"),
         )
     assert items.ids is not None
     if items.moved and choices.metric in ("cosine", "inner"):
@@ -200,28 +202,20 @@ COLUMNS = ["id", "code", "embedding"]
 
 @dataclass(frozen=True)
 class Building:
-    """A job: each part is a table of one segment.
+    """A job: each part is a table of one segment."""
 
-    Attributes:
-        files: of each part, in their order.
-        settings: of the table.
-        out: where the parts go.
-        payloads: whether the files have any.
-        encoder: the fingerprint of the files, or None.
-    """
-
-    files: tuple[tuple[Path, ...], ...]
+    files: tuple[tuple[Path, ...], ...]  # of each part, in their order
     settings: TableSettings
     out: Place
-    payloads: bool
-    encoder: str | None
+    payloads: bool  # whether the files have any
+    encoder: str | None  # the fingerprint of the files
 
     def open(self) -> None:
         """Nothing is shared between parts."""
 
     def do(self, opened: None, part: int, threads: int | None) -> int:
         """Build one table, and give it its name when it is on disk."""
-        path = self.out.folder / part_name(part)
+        path = part_path(self.out.folder, part, "")
         unfinished = self.out.unfinished(path)
         try:
             with naming(path):
@@ -252,9 +246,8 @@ class Building:
             texts += _payloads(file, table.column("payload")) if self.payloads else []
         count = sum(len(some) for some in codes)
         del tables, table  # payloads are in memory twice otherwise, and may be pictures
-        folder = TableFolder.create(
-            path, self.settings, make=False
-        )  # the driver may have taken it away
+        # Not made: the driver may have taken it away.
+        folder = TableFolder.create(path, self.settings, make=False)
         with HashTable(self.settings, folder, TableState()) as made:
             try:
                 made.add(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flowhash.bulk.parquet_columns import matrix, plain, write_columns
+from flowhash.argument_checks import whole_number
+from flowhash.bulk.parquet_files import matrix, plain, write_columns
 from flowhash.bulk.runners import Runner
-from flowhash.bulk.work_folder import Place, Work, WorkPlan, even_sizes, identity_of, part_name
+from flowhash.bulk.work_folder import Place, Work, WorkPlan, even_sizes, identity_of, part_rows
 from flowhash.data import NAMED, Collection, open_collection
 from flowhash.errors import InputError
 from flowhash.extras import require
-from flowhash.indexing import ID_KINDS
+from flowhash.indexing import check_id_kind, check_items
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -76,23 +76,14 @@ USUAL = Choices()
 
 @dataclass(frozen=True)
 class Encoding:
-    """A job: some items as rows of a parquet file.
-
-    Attributes:
-        encoder: its folder.
-        source: the items.
-        count: how many there are, in all.
-        choices: how; ``ids`` and ``probe`` are told.
-        out: where files go.
-        rows: items of a part.
-    """
+    """A job: some items as rows of a parquet file."""
 
     encoder: Path
     source: Source
-    count: int
-    choices: Choices
+    count: int  # of all items
+    choices: Choices  # in which ids and probe are told
     out: Place
-    rows: int
+    rows: int  # of a part
 
     def open(self) -> tuple[Encoder, Collection]:
         """Load the encoder and open the items, once a worker."""
@@ -125,14 +116,17 @@ class Encoding:
             told = items.payloads(start, taken, self.choices.pictures)
             payloads += [json.dumps(payload, separators=(",", ":")) for payload in told]
         columns = {
-            "id": plain(_ids(items, first, last, self.choices.ids)),
+            "id": plain(
+                list(map(str, items.names[first:last]))
+                if self.choices.ids == "names"
+                else np.arange(first, last, dtype=np.int64)
+            ),
             "code": matrix(np.concatenate(codes)),
             "embedding": matrix(np.concatenate(vectors)),
             "buckets": matrix(np.concatenate(buckets)),
             "payload": plain(payloads),
         }
-        path = self.out.folder / f"{part_name(part)}.parquet"
-        write_columns(self.out, path, columns, facts_of(encoder))
+        write_columns(self.out, part, columns, facts_of(encoder))
         return last - first
 
 
@@ -140,11 +134,10 @@ def facts_of(encoder: Encoder) -> dict[str, Any]:
     """What a file says of the encoder; it is the same in all files."""
     from flowhash.encoder import moves_vectors
 
-    moved = {"moved": True} if moves_vectors(encoder) else {}
     return {
         "kind": "encoded", "version": 1, "encoder": encoder.fingerprint,
         "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim,
-        **moved,
+        **({"moved": True} if moves_vectors(encoder) else {}),
     }  # fmt: skip
 
 
@@ -180,17 +173,19 @@ def encode(
 
     loaded = Encoder.load(encoder)
     items = source.open(loaded, show)
-    _check(loaded, items, source, choices, rows)
-    _try(loaded, items, source, choices.device if runner.here else "cpu")
-    kind = choices.ids or ("names" if items.files else "numbers")
-    chosen = Choices(
-        kind, choices.probe or loaded.active, choices.pictures, choices.batch, choices.device
+    _check(loaded, choices)
+    most = part_rows(rows, ROWS)
+    # On the CPU for a cluster, where perhaps only workers have GPUs.
+    check_items(loaded, items, source.source, choices.device if runner.here else "cpu")
+    chosen = replace(
+        choices,
+        ids=choices.ids or ("names" if items.files else "numbers"),
+        probe=choices.probe or loaded.active,
     )
-    most = rows or ROWS
     plan = WorkPlan(
         "encode",
         {"encoder": loaded.fingerprint, "items": _identity(items, source)},
-        {"ids": kind, "probe": chosen.probe, "pictures": chosen.pictures},
+        {"ids": chosen.ids, "probe": chosen.probe, "pictures": chosen.pictures},
         even_sizes(len(items), most),
     )
     with Work(out, plan, restart=restart) as work:
@@ -200,58 +195,26 @@ def encode(
     return work
 
 
-def _check(
-    encoder: Encoder, items: Collection, source: Source, choices: Choices, rows: int | None
-) -> None:
+def _check(encoder: Encoder, choices: Choices) -> None:
     """Refuse what cannot be encoded, before there is a folder."""
-    if choices.ids not in (None, *ID_KINDS):
-        raise InputError(f"--ids is {choices.ids!r}; expected {' or '.join(ID_KINDS)}")
+    check_id_kind(choices.ids)
     if choices.probe is not None and not 1 <= choices.probe <= encoder.buckets:
         raise InputError(
-            f"--probe is {choices.probe}; expected 1 to {encoder.buckets}, the number of buckets"
+            f"is {choices.probe}; expected 1 to {encoder.buckets}, the number of buckets",
+            subject="probe",
         )
     if choices.device.partition(":")[0] not in DEVICES:
-        raise InputError(f"--device is {choices.device!r}; expected {', '.join(DEVICES)}")
-    if choices.batch < 1 or (rows is not None and rows < 1):
-        raise InputError(f"--batch is {choices.batch}, --rows {rows}; expected 1 or more")
-    if items.items.kind != encoder.preprocessing.kind:
-        raise InputError(
-            f"{source.source} holds {items.items.kind}, but the encoder takes "
-            f"{encoder.preprocessing.kind}; give items of the kind that it was trained on"
-        )
-    if not len(items):
-        raise InputError(f"{source.source} has no items; give at least one")
-
-
-def _try(encoder: Encoder, items: Collection, source: Source, device: str) -> None:
-    """Encode the first item; on the CPU for a cluster, where perhaps only workers have GPUs."""
-    try:
-        encoder.encode(items.take(np.arange(1)), device=device)
-    except InputError as error:
-        raise InputError(f"{source.source} does not fit the encoder: {error}") from error
+        raise InputError(f"is {choices.device!r}; expected {', '.join(DEVICES)}", subject="device")
+    whole_number("batch", choices.batch, 1)
 
 
 def _identity(items: Collection, source: Source) -> list[Any]:
     """What tells items from others: where they are, how many, and their names or their file."""
-    place = source.source
     digest = hashlib.sha256()
     if items.files:
         for name in items.names:
             digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
     file = Path(items.source)
-    status = identity_of([file]) if place not in NAMED and file.is_file() else []
-    options = sorted((name, str(value)) for name, value in source.options)
-    return [
-        place,
-        source.split,
-        [list(pair) for pair in options],
-        len(items),
-        digest.hexdigest(),
-        status,
-    ]
-
-
-def _ids(items: Collection, first: int, last: int, kind: str | None) -> NDArray[Any] | list[str]:
-    if kind == "names":
-        return [str(name) for name in items.names[first:last]]
-    return np.arange(first, last, dtype=np.int64)
+    status = identity_of([file]) if source.source not in NAMED and file.is_file() else []
+    options = sorted([name, str(value)] for name, value in source.options)
+    return [source.source, source.split, options, len(items), digest.hexdigest(), status]

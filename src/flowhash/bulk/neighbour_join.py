@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flowhash.bulk.answer_files import write_answers
+from flowhash.argument_checks import whole_number
+from flowhash.bulk.parquet_files import write_answers
 from flowhash.bulk.runners import Runner
-from flowhash.bulk.work_folder import Place, StoredTable, Work, WorkPlan, even_sizes
+from flowhash.bulk.work_folder import Place, StoredTable, Work, WorkPlan, even_sizes, part_rows
 from flowhash.errors import InputError
 from flowhash.table import HashTable
 
@@ -22,17 +23,11 @@ class Join:
     """A job: the neighbours of some items of a table, among those of their own buckets.
 
     Items lie in the order of their codes, so that those of a part have few buckets.
-
-    Attributes:
-        table: whose items they are.
-        out: where answers go.
-        rows: items of a part.
-        top: neighbours of an item.
     """
 
     table: StoredTable
     out: Place
-    rows: int
+    rows: int  # of a part
     top: int
 
     def open(self) -> HashTable:
@@ -78,14 +73,12 @@ def neighbours(
     Raises:
         InputError: the table is empty, or ``out`` holds something else.
     """
-    if top < 1 or (rows is not None and rows < 1):
-        raise InputError(f"top is {top}, rows {rows}; expected 1 or more")
+    most = part_rows(rows, max(1, min(ROWS, ANSWERS // (whole_number("top", top, 1) + 1))))
     known = StoredTable.of(table)
     with HashTable.open(table) as opened:
         count = len(opened)
     if not count:
         raise InputError(f"{table} is empty; add items first")
-    most = rows or max(1, min(ROWS, ANSWERS // (top + 1)))
     plan = WorkPlan(
         "neighbours", {"table": known.identity()}, {"top": top, **asdict(known.settings)},
         even_sizes(count, most),

@@ -37,27 +37,19 @@ class Done:
 
 
 class Runner(Protocol):
-    """Does the parts of jobs: in this process, or on a cluster.
+    """Does the parts of jobs: in this process, or on a cluster."""
 
-    Attributes:
-        here: whether in this process.
-    """
-
-    here: bool
+    here: bool  # whether in this process
 
     def run(self, job: PartJob, parts: Sequence[int]) -> Iterator[Done]:
         """Do these parts, in any order; each is told when it is on disk."""
 
 
 class Worker:
-    """Does parts one after the other, and keeps open what the job needs for as long as it runs.
-
-    Args:
-        threads: of a part; None is all cores.
-    """
+    """Does parts one after the other, and keeps open what the job needs for as long as it runs."""
 
     def __init__(self, threads: int | None = None) -> None:
-        self._threads = threads
+        self._threads = threads  # of a part; None is all cores
         self._run: int | None = None
         self._opened: Any = None
 
@@ -68,10 +60,7 @@ class Worker:
     def do(self, job: PartJob, part: int, run: int = 0) -> int:
         """One part; how many rows it had.
 
-        Args:
-            job: what to do.
-            part: which part of it.
-            run: tells the runs of a runner apart; files may have changed from one to the next.
+        Files may have changed from one run of a runner to the next: ``run`` tells them apart.
         """
         if run != self._run:
             self.close()

@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.bulk.answer_files import write_answers
-from flowhash.bulk.encoded_files import EncodedFiles, open_encoded
-from flowhash.bulk.parquet_columns import new_file, read_columns, rows_of
+from flowhash.argument_checks import whole_number
+from flowhash.bulk.parquet_files import (
+    EncodedFiles,
+    open_encoded,
+    read_columns,
+    rows_of,
+    write_answers,
+)
 from flowhash.bulk.runners import Runner
 from flowhash.bulk.work_folder import (
     Place,
@@ -22,10 +27,11 @@ from flowhash.bulk.work_folder import (
     WorkPlan,
     even_sizes,
     identity_of,
-    part_name,
+    part_path,
+    part_rows,
 )
 from flowhash.data import npz_array, npz_names
-from flowhash.errors import InputError
+from flowhash.errors import Advice, Argument, InputError
 from flowhash.extras import require
 from flowhash.table import Strings, TableSettings, check_vectors, pack_strings
 
@@ -36,21 +42,12 @@ ORDER = "order.npy"
 
 @dataclass(frozen=True)
 class Search:
-    """A job: the answers of the table to the queries of a part.
-
-    Attributes:
-        table: what is searched.
-        queries: all of them.
-        out: where answers go.
-        sizes: queries of each part.
-        top: hits of a query.
-        probe: buckets that a query opens.
-    """
+    """A job: the answers of the table to the queries of a part."""
 
     table: StoredTable
-    queries: QueryRows
+    queries: tuple[Path, ...]  # the files of all of them
     out: Place
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # queries of each part
     top: int
     probe: int
 
@@ -58,7 +55,7 @@ class Search:
         """Map table, queries and the order in which they are asked."""
         order = np.load(self.out.folder / FOLDER / ORDER, mmap_mode="r", allow_pickle=False)
         return OpenedTable(
-            self.table.open(), self.queries.open(), order, np.cumsum([0, *self.sizes])
+            self.table.open(), MappedQueries(self.queries), order, np.cumsum([0, *self.sizes])
         )
 
     def do(self, opened: OpenedTable, part: int, threads: int | None) -> int:
@@ -122,30 +119,28 @@ def search(
     out, queries = out.absolute(), queries.absolute()
     known = StoredTable.of(table)
     settings = known.settings
-    probe = settings.active if probe is None else probe
-    if top < 1 or probe < 1 or (rows is not None and rows < 1):
-        raise InputError(f"top is {top}, probe {probe}, rows {rows}; expected 1 or more")
+    probe = settings.active if probe is None else whole_number("probe", probe, 1)
+    most = part_rows(rows, max(1, min(ROWS, ANSWERS // whole_number("top", top, 1))))
     encoded = _encoded(queries, settings)
     files = (queries,) if encoded is None else encoded.files
     if encoded is None:
-        sizes = QueryRows(files).open().sizes()
+        sizes = MappedQueries(files).sizes()
     else:
         sizes = (sum(encoded.rows), encoded.widths["buckets"], encoded.widths["embedding"])
-    check_queries(queries, sizes, probe, settings.dim)
+    _check_sizes(queries, sizes, probe, settings.dim)
     count = sizes[0]
-    most = rows or max(1, min(ROWS, ANSWERS // top))
     plan = WorkPlan(
         "search",
         {"table": known.identity(), "queries": identity_of(files)},
         {"top": top, "probe": probe, **asdict(settings)},
         even_sizes(count, most),
     )
-    work = Work(out, plan, restart=restart)
-    with work:
+    with Work(out, plan, restart=restart) as work:
         if work.plan.finished and not work.missing():
             return work
         mapped = _mapped(encoded, files, out, runner, restart, show)
-        _write_order(work.place, out / FOLDER / ORDER, mapped.open().first_buckets(), plan.sizes)
+        first = MappedQueries(mapped).first_buckets()
+        _write_order(work.place, out / FOLDER / ORDER, first, plan.sizes)
         job = Search(known, mapped, work.place, tuple(plan.sizes), top, probe)
         work.carry_out(job, runner, "search", show)
         work.finish()
@@ -157,8 +152,8 @@ def _encoded(queries: Path, settings: TableSettings) -> EncodedFiles | None:
     """The parquet files of queries, which must fit the table; None for an ``.npz`` file."""
     if queries.is_file() and queries.suffix.lower() not in (".npz", ".parquet"):
         raise InputError(
-            f"{queries} is neither a folder of `bulk encode` nor an .npz or .parquet file of one; "
-            "items that are not encoded yet need --encoder"
+            f"{queries} is neither a folder of `bulk encode` nor an .npz or .parquet file of one;",
+            Advice.ENCODE_FIRST,
         )
     if queries.suffix.lower() == ".npz":
         if not queries.is_file():
@@ -177,17 +172,17 @@ def _encoded(queries: Path, settings: TableSettings) -> EncodedFiles | None:
 def _mapped(
     encoded: EncodedFiles | None, files: tuple[Path, ...], out: Path, runner: Runner, restart: bool,
     show: bool,
-) -> QueryRows:  # fmt: skip
-    """Queries as files that can be mapped; parquet is unpacked first."""
+) -> tuple[Path, ...]:  # fmt: skip
+    """Files of queries that can be mapped; parquet is unpacked first."""
     folder = out / FOLDER
     if encoded is None:
         folder.mkdir(exist_ok=True)
-        return QueryRows(files)
+        return files
     plan = WorkPlan("unpack", {"queries": identity_of(files)}, {}, list(encoded.rows))
     with Work(folder, plan, ".npz", restart) as work:
         job = Unpacking(encoded.files, work.place, encoded.ids is not None)
         work.carry_out(job, runner, "read queries", show)
-        return QueryRows(tuple(work.path(part) for part in range(len(plan.sizes))))
+        return tuple(work.path(part) for part in range(len(plan.sizes)))
 
 
 def _write_order(place: Place, path: Path, first: NDArray[Any], sizes: list[int]) -> None:
@@ -197,7 +192,7 @@ def _write_order(place: Place, path: Path, first: NDArray[Any], sizes: list[int]
     for size in sizes:
         order[start : start + size].sort()  # neighbouring rows are read together
         start += size
-    with new_file(place, path) as unfinished, unfinished.open("wb") as file:
+    with place.new_file(path) as unfinished, unfinished.open("wb") as file:
         np.save(file, order, allow_pickle=False)
 
 
@@ -206,17 +201,11 @@ FOLDER = "_queries"  # in the folder of the answers
 
 @dataclass(frozen=True)
 class Unpacking:
-    """A job: the parquet files of queries as ``.npz`` files.
+    """A job: the parquet files of queries as ``.npz`` files."""
 
-    Attributes:
-        files: one a part.
-        out: where they go.
-        named: whether the queries have ids.
-    """
-
-    files: tuple[Path, ...]
+    files: tuple[Path, ...]  # one a part
     out: Place
-    named: bool
+    named: bool  # whether the queries have ids
 
     def open(self) -> None:
         """Nothing is shared between files."""
@@ -232,8 +221,8 @@ class Unpacking:
         }
         if self.named:
             arrays |= _ids(source, table.column("id"))
-        path = self.out.folder / f"{part_name(part)}.npz"
-        with new_file(self.out, path) as unfinished, unfinished.open("wb") as file:
+        path = part_path(self.out.folder, part, ".npz")
+        with self.out.new_file(path) as unfinished, unfinished.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
         return int(table.num_rows)
 
@@ -265,24 +254,13 @@ class Texts:
         return found
 
 
-@dataclass(frozen=True)
-class QueryRows:
-    """Queries in ``.npz`` files, one after another.
+class MappedQueries:
+    """Queries in ``.npz`` files, one after another, mapped; rows are counted through them.
 
-    Attributes:
+    Args:
         files: with the arrays buckets [n, m] int32, embeddings [n, dim] float32 and perhaps ids
             [n], or id_bytes and id_offsets for strings that were unpacked.
     """
-
-    files: tuple[Path, ...]
-
-    def open(self) -> MappedQueries:
-        """Map the files."""
-        return MappedQueries(self.files)
-
-
-class MappedQueries:
-    """The arrays of all files, mapped; rows are counted through them."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.buckets = [_array(path, "buckets") for path in files]
@@ -325,15 +303,8 @@ class MappedQueries:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def check_queries(place: Path, sizes: tuple[int, int, int], probe: int, dim: int) -> None:
-    """Refuse queries that the table cannot answer, before the work begins.
-
-    Args:
-        place: what the message calls them.
-        sizes: how many they are, how many buckets each names, and how many numbers it has.
-        probe: how many buckets are to be opened.
-        dim: of the table.
-    """
+def _check_sizes(place: Path, sizes: tuple[int, int, int], probe: int, dim: int) -> None:
+    """Refuse queries that the table cannot answer; ``sizes`` are those of MappedQueries."""
     count, width, size = sizes
     if not count:
         raise InputError(f"{place} has no queries; give at least one")
@@ -344,8 +315,10 @@ def check_queries(place: Path, sizes: tuple[int, int, int], probe: int, dim: int
         )
     if probe > width:
         raise InputError(
-            f"--probe is {probe}, but {place} names only {width} buckets a query; encode the "
-            f"queries with --probe {probe}, or open fewer"
+            f"is {probe}, but {place} names only {width} buckets a query; open fewer, or encode "
+            "the queries with",
+            Argument("probe", str(probe)),
+            "probe",
         )
 
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_origin, get_type_hints
 
+from flowhash.argument_checks import whole_number
 from flowhash.bulk.runners import PartJob, Runner
-from flowhash.durable_files import OLD_STRAY, hold_lock, naming, replace_file
-from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError, reason
+from flowhash.durable_files import OLD_STRAY, flush_folder, hold_lock, naming, replace_file
+from flowhash.errors import (
+    Argument,
+    DamagedFileError,
+    InputError,
+    LockedTableError,
+    StorageError,
+    reason,
+)
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable, TableSettings, read_manifest
 
@@ -25,31 +34,18 @@ MOST_ROWS = 1 << 40  # of a part
 
 @dataclass(frozen=True)
 class WorkPlan:
-    """What is done, to know it again.
+    """What is done, to know it again."""
 
-    Attributes:
-        command: encode, index, search or neighbours.
-        inputs: what tells the inputs from others, and from themselves before they changed.
-        settings: whatever else the result depends on.
-        sizes: the rows of each part.
-        finished: whether nothing is left to do.
-        token: random; tells this work from the same work that is begun anew.
-    """
-
-    command: str
-    inputs: dict[str, Any]
-    settings: dict[str, Any]
-    sizes: list[int]
-    finished: bool = False
-    token: str = ""
+    command: str  # encode, index, search or neighbours
+    inputs: dict[str, Any]  # tells them from others, and from themselves before they changed
+    settings: dict[str, Any]  # whatever else the result depends on
+    sizes: list[int]  # the rows of each part
+    finished: bool = False  # whether nothing is left to do
+    token: str = ""  # random; tells this work from the same work that is begun anew
 
     def same(self, other: WorkPlan) -> bool:
         """Whether the work is the same, however far it is."""
         return replace(self, finished=False, token="") == replace(other, finished=False, token="")
-
-    def begun(self) -> WorkPlan:
-        """This plan with a token of its own."""
-        return replace(self, token=secrets.token_hex(6))
 
     @property
     def rows(self) -> int:
@@ -68,32 +64,34 @@ class Place:
     It may also outlive its part, on a node that was given up, and be killed when the work is over.
     So what is not finished lies in a folder of the driver's, which takes it away when the work
     ends: there is no place any more in which such a worker could leave something.
-
-    Attributes:
-        folder: of the work, as every node sees it.
-        token: of its plan.
-        scratch: the name of the folder in it for what is not finished.
     """
 
-    folder: Path
-    token: str
-    scratch: str
+    folder: Path  # of the work, as every node sees it
+    token: str  # of its plan
+    scratch: str  # the name of the folder in it for what is not finished
+
+    @contextlib.contextmanager
+    def new_file(self, path: Path) -> Iterator[Path]:
+        """A name to write to; what is there when the block ends is on disk as ``path``, whole."""
+        unfinished = self.unfinished(path)
+        try:
+            with naming(path):
+                yield unfinished
+                with unfinished.open("rb") as file:
+                    os.fsync(file.fileno())
+                self.check()
+                unfinished.replace(path)
+                flush_folder(path.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
     def unfinished(self, path: Path) -> Path:
-        """A name for ``path`` that no other worker takes, for as long as it is written.
-
-        Raises:
-            StorageError: the work was begun anew, ended, or removed.
-        """
+        """A name for ``path`` that no other worker takes, for as long as it is written."""
         self.check()
         return self.folder / self.scratch / f"{path.name}.{secrets.token_hex(6)}"
 
     def check(self) -> None:
-        """Refuse to go on if the work is no longer there.
-
-        Raises:
-            StorageError: it was begun anew, ended, or removed.
-        """
+        """Refuse to go on if the work is no longer there."""
         plan = read_plan(self.folder)
         gone = not (self.folder / self.scratch).is_dir()
         if gone or plan is None or plan.token != self.token:
@@ -103,9 +101,14 @@ class Place:
             )
 
 
-def part_name(part: int) -> str:
-    """What a part is called."""
-    return f"part-{part:06d}"
+def part_path(folder: Path, part: int, suffix: str = ".parquet") -> Path:
+    """Where a part is once it is done."""
+    return folder / f"part-{part:06d}{suffix}"
+
+
+def part_rows(rows: int | None, usual: int) -> int:
+    """The rows of a part: what was asked for, or what is usual."""
+    return usual if rows is None else whole_number("rows", rows, 1)
 
 
 def even_sizes(rows: int, most: int) -> list[int]:
@@ -155,15 +158,9 @@ def read_plan(folder: Path) -> WorkPlan | None:
 
 
 def _checked(plan: WorkPlan) -> WorkPlan:
-    """A plan as it was read, which may be anything.
-
-    Raises:
-        TypeError: a field is not of its kind.
-    """
-    kinds = {"command": str, "inputs": dict, "settings": dict, "sizes": list, "finished": bool,
-             "token": str}  # fmt: skip
-    for name, kind in kinds.items():
-        if not isinstance(getattr(plan, name), kind):
+    """A plan as it was read, which may be anything."""
+    for name, kind in get_type_hints(WorkPlan).items():
+        if not isinstance(getattr(plan, name), get_origin(kind) or kind):
             raise TypeError(f"{name} is {getattr(plan, name)!r:.80}")
     if not all(type(size) is int and 0 <= size < MOST_ROWS for size in plan.sizes):
         raise TypeError(f"sizes is {plan.sizes!r:.80}")
@@ -250,13 +247,14 @@ class Work:
             self.clear()
             known = None
         if known is None:
-            self.note(self.plan.begun())
+            self.note(replace(self.plan, token=secrets.token_hex(6)))
         elif same:
             self.plan = known
         else:
             raise InputError(
-                f"{self.folder} holds {difference(known, self.plan)}; give another folder, or "
-                "--restart to drop what is there and begin anew"
+                f"{self.folder} holds {difference(known, self.plan)}; give another folder, or, to "
+                "drop what is there and begin anew,",
+                Argument("restart", "True"),
             )
         self.remove_strays()
 
@@ -267,7 +265,7 @@ class Work:
 
     def path(self, part: int) -> Path:
         """Where a part is once it is done."""
-        return self.folder / f"{part_name(part)}{self.suffix}"
+        return part_path(self.folder, part, self.suffix)
 
     def missing(self) -> list[int]:
         """The parts that are not done."""
@@ -275,13 +273,7 @@ class Work:
         return [part for part in range(len(self.plan.sizes)) if self.path(part).name not in there]
 
     def carry_out(self, job: PartJob, runner: Runner, what: str, show: bool) -> None:
-        """Do what is missing.
-
-        Args:
-            job: does the parts.
-            runner: where.
-            what: the bar's title.
-            show: whether to show a bar.
+        """Do what is missing, under a bar with the title ``what``.
 
         Raises:
             Interrupted: Ctrl-C; the message says how far it is.
@@ -292,8 +284,7 @@ class Work:
             for done in shown(runner.run(job, missing), what, left, show):
                 self.done += done.rows
         except KeyboardInterrupt:
-            words = f"{self.done:,} of {self.plan.rows:,} rows are done"
-            raise Interrupted(words) from None
+            raise Interrupted(f"{self.done:,} of {self.plan.rows:,} rows are done") from None
         finally:
             _take_away(self._scratch)
         if still := self.missing():
@@ -386,19 +377,12 @@ def _remove(path: Path) -> None:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table's folder, and which state of it is meant.
+    """A table's folder, and which state of it is meant."""
 
-    Attributes:
-        path: the folder, as every node sees it.
-        settings: of the table.
-        name: random; tells it from a table that is made anew in the same folder.
-        generation: grows with every change.
-    """
-
-    path: Path
+    path: Path  # as every node sees it
     settings: TableSettings
-    name: str
-    generation: int
+    name: str  # random; tells it from a table that is made anew in the same folder
+    generation: int  # grows with every change
 
     @classmethod
     def of(cls, path: Path) -> StoredTable:
@@ -411,16 +395,13 @@ class StoredTable:
         return [self.name, self.generation]
 
     def open(self) -> HashTable:
-        """Open it to be searched.
-
-        Raises:
-            StorageError: it was changed since the work began.
-        """
+        """Open it to be searched, if it was not changed since the work began."""
         table = HashTable.open(self.path)
         if table.version != f"{self.name} {self.generation}":
             table.close()
             raise StorageError(
-                f"{self.path} was changed while it was searched; run the command again with "
-                "--restart, and change the table before or after"
+                f"{self.path} was changed while it was searched; change the table before or after, "
+                "and begin anew with",
+                advice=Argument("restart", "True"),
             )
         return table

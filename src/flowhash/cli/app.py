@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from flowhash import __version__
 from flowhash.cli.config_file import words_of
 from flowhash.cli.locations import refuse_misplaced
+from flowhash.cli.options import with_groups
 from flowhash.cli.output import Stopped, in_words, without_notices
 from flowhash.errors import (
     DamagedFileError,
@@ -66,6 +67,8 @@ class SubCommands(Mapping[str, Any]):
             application = import_module(f"flowhash.cli.commands.{name}").command
             for command in application.registered_commands:
                 command.cls = GuardedCommand
+                assert command.callback is not None
+                command.callback = with_groups(command.callback)
             self._loaded[name] = typer.main.get_command(application)
         return self._loaded[name]
 

@@ -45,12 +45,7 @@ def shown(place: str | Path) -> str:
 
 
 def check_address(address: str, distribute: bool) -> None:
-    """See that an address can be used at all, before anything is loaded for it.
-
-    Raises:
-        InputError: nobody knows such addresses, or it cannot be distributed.
-        MissingExtraError: its packages are not installed.
-    """
+    """See that an address can be used at all, before anything is loaded for it."""
     engines.room_of(address)
     if distribute and engines.SCHEMES[engines.scheme_of(address) or ""] != "postgres":
         raise InputError(
@@ -75,15 +70,11 @@ def opened(source: str, options: dict[str, Any], progress: bool) -> data.Splits:
 
 def located(source: str) -> str | Path:
     """A data set as it can be found from any folder."""
-    return source if source in data.NAMED else Path(source)
+    return source if source in data.NAMED else Path(source).expanduser().resolve()
 
 
 def encoder_folder(run: Path) -> Path:
-    """Where the encoder of a run is, or the encoder's own folder.
-
-    Raises:
-        InputError: there is none.
-    """
+    """Where the encoder of a run is, or the encoder's own folder."""
     folder = run / "encoder" if (run / "encoder" / "encoder.json").exists() else run
     if (folder / "encoder.json").exists():
         return folder
@@ -119,13 +110,7 @@ def writable(folder: Path) -> None:
 def refuse_misplaced(command: str, parameters: Iterable[Any], given: Mapping[str, Any]) -> None:
     """Refuse addresses where a folder or a file is expected, and what is almost one.
 
-    Args:
-        command: its words, such as "table stats".
-        parameters: of the command.
-        given: what the user gave for them.
-
-    Raises:
-        InputError: the message names the parameter, not what was given for it.
+    The message names the parameter, not what was given for it.
     """
     takes = TAKE_ADDRESSES.get(command, set())
     for parameter in parameters:

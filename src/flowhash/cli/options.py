@@ -1,9 +1,16 @@
-"""Options that several sub-commands have."""
+"""Options that several sub-commands have, alone and in groups.
+
+A group is a dataclass, whose fields are options. A command that takes one has all of them.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -18,13 +25,9 @@ def complete_data(incomplete: str) -> list[str]:
 
 def complete_preset(incomplete: str) -> list[str]:
     """Names of presets for the shell, written out: importing them would import torch."""
-    names = ["cpu-digits"]
-    names += [
-        f"{kind}-{loss}"
-        for kind in ("cpu-cifar100", "paper-cifar100", "paper-imagenet32")
-        for loss in ("npairs", "triplet")
-    ]
-    return [name for name in names if name.startswith(incomplete)]
+    kinds = ("cpu-cifar100", "paper-cifar100", "paper-imagenet32")
+    names = [f"{kind}-{loss}" for kind in kinds for loss in ("npairs", "triplet")]
+    return [name for name in ["cpu-digits", *names] if name.startswith(incomplete)]
 
 
 def complete_address(incomplete: str) -> list[str]:
@@ -33,43 +36,89 @@ def complete_address(incomplete: str) -> list[str]:
     return [scheme for scheme in schemes if incomplete and scheme.startswith(incomplete)]
 
 
-# How a data set is opened.
-OPENING = ("folder", "labels", "embedding", "label", "size", "download", "ignore_other")
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """A command as typer takes it: an option for each field of the groups that it takes."""
+    plain: list[inspect.Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        group = parameter.annotation
+        if not is_dataclass(group):
+            plain.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = group
+        own = get_type_hints(group, include_extras=True)
+        plain += [
+            inspect.Parameter(
+                one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=own[one.name]
+            )
+            for one in fields(group)
+        ]
+
+    @wraps(command)
+    def grouped(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{one.name: given.pop(one.name) for one in fields(group)})
+        command(**given)
+
+    grouped.__annotations__ = {parameter.name: parameter.annotation for parameter in plain}
+    vars(grouped)["__signature__"] = inspect.Signature(plain)
+    return grouped
 
 
-def opening(context: typer.Context) -> dict[str, Any]:
-    """The options that say how a data set is opened, as far as they were given."""
-    given = {name: context.params.get(name) for name in OPENING}
-    return {name: value for name, value in given.items() if value}
-
+NAMES = ", ".join(NAMED)
+IN_FOLDERS = " or ".join(name for name, data in NAMED.items() if data.in_folder)
+DOWNLOADED = " or ".join(name for name, data in NAMED.items() if data.download)
 
 Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
         autocompletion=complete_data,
-        help="digits, cifar100, imagenet32, a folder of images (one sub-folder a class), or an "
-        ".npy, .npz or .parquet file.",
+        help=f"{NAMES}, a folder of images (one sub-folder a class), or an .npy, .npz or "
+        ".parquet file.",
     ),
 ]
+Items = Annotated[
+    str,
+    typer.Argument(
+        metavar="ITEMS",
+        autocompletion=complete_data,
+        help=f"A folder of images, an image, an .npy, .npz or .parquet file, or {NAMES}. Labels "
+        "are kept where there are any.",
+    ),
+]
+Split = Annotated[str, typer.Option(help=f"Of {NAMES}: train, validation, test or all.")]
 Folder = Annotated[
-    Path | None, typer.Option(help="Where cifar100 or imagenet32 is on this machine.")
+    Path | None,
+    typer.Option(help=f"Where {IN_FOLDERS} is on this machine."),
 ]
-Labels = Annotated[Path | None, typer.Option(help="The labels beside an .npy file.")]
-Embedding = Annotated[
-    str | None, typer.Option(help="The array or column of vectors in an .npz or .parquet file.")
-]
-Label = Annotated[str | None, typer.Option(help="The array or column of labels in it.")]
 Size = Annotated[
     int | None,
     typer.Option(min=1, help="Height and width that images in a folder get; 32 unless told."),
 ]
-IgnoreOther = Annotated[
-    bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")
-]
-Download = Annotated[bool, typer.Option(help="Download cifar100 into --folder.")]
+Download = Annotated[bool, typer.Option(help=f"Download {DOWNLOADED} into --folder.")]
 
-# What a command works with.
+
+@dataclass(frozen=True)
+class Opening:
+    """How a data set is opened."""
+
+    folder: Folder = None
+    labels: Annotated[Path | None, typer.Option(help="The labels beside an .npy file.")] = None
+    embedding: Annotated[
+        str | None, typer.Option(help="The array or column of vectors in an .npz or .parquet file.")
+    ] = None
+    label: Annotated[str | None, typer.Option(help="The array or column of labels in it.")] = None
+    ignore_other: Annotated[
+        bool, typer.Option("--ignore-other", help="Pass over files in a folder that are no images.")
+    ] = False
+
+    def given(self, **more: Any) -> dict[str, Any]:
+        """What was given of it, and of ``more``, as the library takes it."""
+        return {name: value for name, value in (asdict(self) | more).items() if value}
+
+
+# What a command works with, and what it makes.
 EncoderPath = Annotated[
     Path, typer.Argument(metavar="ENCODER", help="A run of fit, or the encoder in it.")
 ]
@@ -87,10 +136,21 @@ TablePlace = Annotated[
         help="The table's folder, or its address: postgresql://… or qdrant://….",
     ),
 ]
+Pictures = Annotated[
+    bool, typer.Option(help="Keep a small picture of each image, for the search page.")
+]
+Metric = Annotated[
+    str | None, typer.Option(help="Of a new table: euclidean (if not told), cosine or inner.")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Of a new table: float32 (if not told), or float16 for half the space."),
+]
 Distribute = Annotated[
     bool,
     typer.Option("--distribute", help="On PostgreSQL with Citus: spread it over the nodes."),
 ]
+Probe = Annotated[int | None, typer.Option(min=1, help="Buckets to open; k if not given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How it answers.

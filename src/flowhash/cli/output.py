@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowhash.cli import options
 from flowhash.errors import Advice, Argument, StorageError
 from flowhash.extras import require
 
@@ -26,21 +27,20 @@ ADVICE = {
     Advice.CREATE: "`flowhash index --out` makes one",
     Advice.NEW_FOLDER: "give a new or empty folder",
     Advice.ONE_WRITER: "Close that one first, or serve with --read-only",
+    Advice.OTHER_TABLE: "give another --to or --out",
+    Advice.ENCODE_FIRST: "items that are not encoded yet need --encoder",
+    Advice.WITHOUT_RAY: "leave --ray out to work in this process",
 }
+OPTIONS = {"address": "ray"}
 
 
 @dataclass(frozen=True)
 class Output:
-    """How a command answers.
+    """How a command answers; the options that every command ends with."""
 
-    Attributes:
-        quiet: only the result, no progress.
-        as_json: the result as one JSON object on the standard output; progress, if any, goes to
-            the error stream.
-    """
-
-    quiet: bool = False
-    as_json: bool = False
+    config: options.Config = None
+    quiet: options.Quiet = False
+    as_json: options.Json = False
 
     @property
     def progress(self) -> bool:
@@ -48,7 +48,7 @@ class Output:
         return not self.quiet
 
     def say(self, words: str) -> None:
-        """A line about what happens now."""
+        """A line about what happens now; beside JSON, on the error stream."""
         if not self.quiet:
             print(words, file=sys.stderr if self.as_json else sys.stdout, flush=True)
 
@@ -95,14 +95,21 @@ def without_notices(quiet: bool = True) -> Iterator[None]:
 
 def in_words(error: Exception) -> str:
     """What an error says, with options instead of the library's arguments."""
-    remedy = getattr(error, "remedy", None)
+    remedy, subject = getattr(error, "remedy", None), getattr(error, "subject", None)
     words = str(getattr(error, "words", error))
+    if subject is not None:
+        words = f"{_option(subject)} {words}"
     if isinstance(remedy, Advice):
         return f"{words} {ADVICE[remedy]}"
     if isinstance(remedy, Argument):
-        value = f" {remedy.name.upper()}" if remedy.value == "..." else ""
-        return f"{words} --{remedy.name.replace('_', '-')}{value}"
+        values = {"True": "", "...": remedy.name.upper()}
+        value = values.get(remedy.value, remedy.value.strip('"'))
+        return f"{words} {_option(remedy.name)} {value}".rstrip()
     return words
+
+
+def _option(argument: str) -> str:
+    return f"--{OPTIONS.get(argument, argument).replace('_', '-')}"
 
 
 def and_goes_on(error: StorageError, done: int, total: int) -> StorageError:

@@ -28,12 +28,14 @@ class NamedData(NamedTuple):
         about: what it is, in a line of help.
         in_folder: whether its files lie in a folder, which is said by ``folder=``.
         draw: of vectors that can be seen, the function that makes an image of one, like ``opener``.
+        download: whether ``download=True`` fetches it.
     """
 
     opener: str
     about: str
     in_folder: bool = True
     draw: str | None = None
+    download: bool = False
 
 
 NAMED = {
@@ -43,7 +45,9 @@ NAMED = {
         in_folder=False,
         draw="handwritten_digits:draw_digit",
     ),
-    "cifar100": NamedData("cifar:cifar100", "60,000 images of 32 × 32 pixels in 100 classes"),
+    "cifar100": NamedData(
+        "cifar:cifar100", "60,000 images of 32 × 32 pixels in 100 classes", download=True
+    ),
     "imagenet32": NamedData("imagenet:imagenet32", "ImageNet in 32 × 32 pixels, 1,000 classes"),
 }
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.indexing.resumable_indexing import (
+    from flowhash.indexing.index_run import (
+        IndexRun as IndexRun,
         ResumableIndexing as ResumableIndexing,
         TableChoices as TableChoices,
         open_table as open_table,
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
     from flowhash.indexing.table_notes import TableNotes as TableNotes, own_encoder as own_encoder
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.indexing.resumable_indexing import ID_KINDS as ID_KINDS
+    from flowhash.indexing.index_run import (
+        check_id_kind as check_id_kind,
+        check_items as check_items,
+    )
     from flowhash.indexing.table_notes import (
         INDEX as INDEX,
         SETTINGS as SETTINGS,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flowhash.engines import RemoteEngine, hidden
-from flowhash.errors import DamagedFileError, InputError, reason
+from flowhash.errors import Argument, DamagedFileError, InputError, reason
 from flowhash.settings_file import read_settings, write_section
 from flowhash.table import HashTable
 
@@ -66,11 +66,7 @@ class TableNotes:
             raise self.damaged(name, words) from error
 
     def sources(self) -> dict[str, Any]:
-        """The notes on all sources, fit for another table that gets the same rows.
-
-        Raises:
-            DamagedFileError: as of :meth:`done`.
-        """
+        """The notes on all sources, fit for another table that gets the same rows."""
         names = {name for name in self._table.notes() if name.startswith(SOURCE)}
         if self._folder is not None:
             names |= {path.stem for path in self._folder.glob(f"{SOURCE}*.json")}
@@ -86,8 +82,9 @@ class TableNotes:
             place = f"{whose}: the note {name}"
         return DamagedFileError(
             f"{place} is damaged ({words}); it says which items of a source are stored already. "
-            "Restore it from a copy, or run the index command of that source with --again: then "
-            "all its items are stored once more, those without names under new numbers"
+            "Restore it from a copy; or, to store all items of that source once more, those "
+            "without names under new numbers, index it with",
+            advice=Argument("again", "True"),
         )
 
     def _sound(self, name: str, record: Any) -> int:
@@ -137,19 +134,21 @@ def _checksum(record: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True).encode())
 
 
-def own_encoder(settings: Mapping[str, Any], place: str | Path, given: Path | None) -> Path | None:
+def own_encoder(
+    settings: Mapping[str, Any], place: str | Path, encoder: Path | None
+) -> Path | None:
     """The encoder that was given, or the one that ``index`` noted; None where nothing says so.
 
     Args:
         settings: of :meth:`TableNotes.settings`.
         place: of the table.
-        given: by the user.
+        encoder: that the user gave.
 
     Raises:
         LostEncoderError: it is not there any more.
     """
-    if given is not None:
-        return given
+    if encoder is not None:
+        return encoder
     noted, table = settings.get("encoder"), settings.get("out", "")
     if not isinstance(noted, str):
         return None
@@ -165,6 +164,6 @@ def own_encoder(settings: Mapping[str, Any], place: str | Path, given: Path | No
         else (hidden(place), "on this machine")
     )  # fmt: skip
     raise LostEncoderError(
-        f"{shown} was made with the encoder {noted}, which is not {where}; say where it is with "
-        "--encoder"
+        f"{shown} was made with the encoder {noted}, which is not {where}; say where it is with",
+        Argument("encoder"),
     )

@@ -16,12 +16,12 @@ from flowhash.progress_bars import tracked
 from flowhash.stopwatch import seconds_of
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from flowhash.table import HashTable, Hits
 
-    from flowhash.table import HashTable
-
-Work = Callable[[], object]
+Work = tuple[Callable[[], object], int]  # what is timed, and how many queries it answers
+BATCH, ALONE = "FlowHash, a batch", "FlowHash, one by one"
+FLAT, SAME_LISTS = "FAISS Flat, a batch", "FAISS, same lists, a batch"
+PEERS = {FLAT: "faiss_flat", SAME_LISTS: "faiss_same_lists"}  # as scripts know them
 FLAT_PAIRS = 2_000_000_000  # of query and item in one turn of exhaustive search, at the most
 
 command = typer.Typer(
@@ -34,14 +34,13 @@ command = typer.Typer(
 
 @command.command(epilog="Example:  flowhash bench solver --classes 64 --buckets 256 --active 2")
 def solver(
+    *,
     classes: Annotated[int, typer.Option(min=1, help="Classes in a batch.")] = 64,
     buckets: Annotated[int, typer.Option(min=1, help="d.")] = 256,
     active: Annotated[int, typer.Option(min=1, help="k.")] = 1,
     penalty: Annotated[float, typer.Option(help="λ.")] = 0.1,
     repeats: Annotated[int, typer.Option(min=1, help="Problems to solve; medians are shown.")] = 9,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Time the exact solver beside OR-Tools' minimum-cost flow, on random costs, one thread."""
     import statistics
@@ -50,7 +49,6 @@ def solver(
 
     from flowhash.codes import assign_codes, ortools_codes
 
-    output = Output(quiet, as_json)
     penalties = np.full(buckets, penalty)
     ours: list[float] = []
     theirs: list[float] = []
@@ -84,6 +82,7 @@ def solver(
 @command.command(epilog="Example:  flowhash bench search pets.table")
 def search(
     table: options.TablePath,
+    *,
     top: Annotated[int, typer.Option(min=1, help="How many to find.")] = 10,
     queries: Annotated[int, typer.Option(min=1, help="Stored items that are searched for.")] = 2000,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; medians are shown.")] = 5,
@@ -91,9 +90,7 @@ def search(
         int | None, typer.Option(min=1, help="Threads of both sides; all cores if not given.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of queries.")] = 0,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Time a table beside FAISS on the same items: exhaustive, and inverted lists of equal scan."""
     import numpy as np
@@ -101,35 +98,50 @@ def search(
     from flowhash.table import HashTable
     from flowhash.threads import available_threads
 
-    output = Output(quiet, as_json)
     threads = threads or available_threads()
     with HashTable.open(table) as opened:
         if len(opened) < 2:
             raise InputError(f"{table} has {len(opened)} items; expected two or more to search")
-        codes, embeddings = _content(opened)
+        parts = list(opened.batches(1 << 16, payloads=False))
+        codes = np.concatenate([part.codes for part in parts])
+        embeddings = np.concatenate([part.embeddings for part in parts])
         chosen = np.random.default_rng(seed).permutation(len(embeddings))[:queries]
         order, asked = codes[chosen], embeddings[chosen]
 
-        def ours() -> Any:
+        def ours() -> Hits:
             return opened.search(order, asked, top, threads=threads)
 
-        works: dict[str, Work] = {"FlowHash, a batch": ours}
-        works["FlowHash, one by one"] = lambda: [
-            opened.search(order[[row]], asked[[row]], top, threads=threads)
-            for row in range(min(200, len(asked)))
-        ]
+        alone = range(min(200, len(asked)))
+        works: dict[str, Work] = {BATCH: (ours, len(asked))}
+        works[ALONE] = (
+            lambda: [
+                opened.search(order[[row]], asked[[row]], top, threads=threads) for row in alone
+            ],
+            len(alone),
+        )
         works |= _peers(opened, codes, embeddings, chosen, top, threads, output)
-        hits = ours()
+        scanned = float(ours().scanned.mean())
         spent = _medians(works, repeats, output.progress)
-        _answer(opened, hits, spent, len(asked), min(200, len(asked)), threads, output)
-
-
-def _content(table: HashTable) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    import numpy as np
-
-    parts = list(table.batches(1 << 16, payloads=False))
-    codes = np.concatenate([part.codes for part in parts])
-    return codes, np.concatenate([part.embeddings for part in parts])
+        suf = len(opened) / scanned
+        facts: dict[str, Any] = {
+            "items": len(opened), "dim": opened.dim, "queries": len(asked), "threads": threads,
+            "suf": suf, "microseconds_in_a_batch": spent[BATCH], "microseconds_alone": spent[ALONE],
+        }  # fmt: skip
+        lines = [
+            f"{len(opened):,} items, dim {opened.dim}, {threads} threads; {scanned:,.0f} "
+            f"scanned a query, SUF {suf:.1f}",
+            f"FlowHash: {spent[BATCH]:.1f} µs a query in a batch of {len(asked)}, "
+            f"{spent[ALONE]:.1f} µs alone",
+        ]
+    for name, key in PEERS.items():
+        if name in spent:
+            facts[f"{key}_microseconds"] = spent[name]
+            facts[f"{key}_ratio"] = spent[name] / spent[BATCH]
+            lines.append(
+                f"{name}: {spent[name]:.1f} µs a query, {spent[name] / spent[BATCH]:.1f} times "
+                "FlowHash's"
+            )
+    output.result(facts, *lines)
 
 
 def _peers(
@@ -154,8 +166,6 @@ def _peers(
     flat.add(vectors)
     asked = np.ascontiguousarray(vectors[chosen])
     some = asked[: max(1, FLAT_PAIRS // len(vectors))]
-    scale = len(asked) / len(some)
-    works: dict[str, Work] = {"FAISS Flat, a batch": _Scaled(lambda: flat.search(some, top), scale)}
     lists = faiss.IndexIVFFlat(faiss.IndexFlat(table.dim, metric), table.dim, table.buckets, metric)
     lists.is_trained = True
     numbers = np.arange(len(vectors), dtype=np.int64)
@@ -169,59 +179,23 @@ def _peers(
     opened = np.ascontiguousarray(codes[chosen].astype(np.int64))
     nearness = np.zeros(opened.shape, np.float32)
     # With k > 1 an item is in k lists and may come k times; the copies are not even removed here.
-    works["FAISS, same lists, a batch"] = lambda: lists.search_preassigned(
-        asked, top * table.active, opened, nearness
-    )
-    return works
-
-
-class _Scaled:
-    """Work on a part of the queries, whose time stands for all of them."""
-
-    def __init__(self, work: Work, scale: float) -> None:
-        self.work, self.scale = work, scale
-
-    def __call__(self) -> object:
-        return self.work()
+    return {
+        FLAT: (lambda: flat.search(some, top), len(some)),
+        SAME_LISTS: (
+            lambda: lists.search_preassigned(asked, top * table.active, opened, nearness),
+            len(asked),
+        ),
+    }
 
 
 def _medians(works: dict[str, Work], repeats: int, progress: bool) -> dict[str, float]:
-    """Median seconds of each, turn by turn, after one turn that warms up."""
+    """Median microseconds a query of each, turn by turn, after one turn that warms up."""
     import statistics
 
     spent: dict[str, list[float]] = {name: [] for name in works}
     for turn in tracked(range(repeats + 1), "search", repeats + 1, progress):
-        for name, work in works.items():
-            seconds = seconds_of(work) * getattr(work, "scale", 1.0)
+        for name, (work, queries) in works.items():
+            seconds = seconds_of(work)
             if turn:
-                spent[name].append(seconds)
+                spent[name].append(1e6 * seconds / queries)
     return {name: statistics.median(values) for name, values in spent.items()}
-
-
-def _answer(
-    table: HashTable, hits: Any, spent: dict[str, float], queries: int, single: int, threads: int,
-    output: Output,
-) -> None:  # fmt: skip
-    batch = spent["FlowHash, a batch"]
-    alone = spent["FlowHash, one by one"] / single
-    suf = len(table) / float(hits.scanned.mean())
-    facts: dict[str, Any] = {
-        "items": len(table), "dim": table.dim, "queries": queries, "threads": threads, "suf": suf,
-        "microseconds_in_a_batch": 1e6 * batch / queries, "microseconds_alone": 1e6 * alone,
-    }  # fmt: skip
-    lines = [
-        f"{len(table):,} items, dim {table.dim}, {threads} threads; {hits.scanned.mean():,.0f} "
-        f"scanned a query, SUF {suf:.1f}",
-        f"FlowHash: {1e6 * batch / queries:.1f} µs a query in a batch of {queries}, "
-        f"{1e6 * alone:.1f} µs alone",
-    ]
-    for name in ("FAISS Flat, a batch", "FAISS, same lists, a batch"):
-        if name in spent:
-            key = "faiss_flat" if "Flat" in name else "faiss_same_lists"
-            facts[f"{key}_microseconds"] = 1e6 * spent[name] / queries
-            facts[f"{key}_ratio"] = spent[name] / batch
-            lines.append(
-                f"{name}: {1e6 * spent[name] / queries:.1f} µs a query, "
-                f"{spent[name] / batch:.1f} times FlowHash's"
-            )
-    output.result(facts, *lines)

@@ -24,26 +24,7 @@ from flowhash.settings_file import read_settings, write_section
 
 ENCODED = "_encode.toml"  # beside the encoded files; it names encoder and items
 WHERE = "Where it runs"
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Do the parts on a Ray cluster: host:port or ray://host:port, auto for the one that "
-        "runs here, local for a new one on this machine. Without it no Ray is needed: this process "
-        "does them, one after another, with all cores.",
-        rich_help_panel=WHERE,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Of the cluster, with --ray; all its CPUs but one if not told.",
-        rich_help_panel=WHERE,
-    ),
-]
-Restart = Annotated[bool, typer.Option("--restart", help="Drop what is in --out and begin anew.")]
-Rows = Annotated[int | None, typer.Option(min=1, help="Of a part; the usual suits most.")]
+Out = Annotated[Path, typer.Option(help="Folder for parquet files; the work goes on there.")]
 Top = Annotated[int, typer.Option(min=1, help="How many to find of each.")]
 
 command = typer.Typer(
@@ -60,25 +41,34 @@ command = typer.Typer(
 
 @dataclass(frozen=True)
 class Execution:
-    """Where a command runs, how it begins, and what it says.
+    """How the parts of a command are done; the options of every command here."""
 
-    Attributes:
-        ray: the address of a cluster; None for this process.
-        workers: how many; None for what the cluster has.
-        restart: drop what is there.
-        rows: of a part.
-        output: for its progress and its result.
-    """
+    rows: Annotated[int | None, typer.Option(min=1, help="Of a part; the usual suits most.")] = None
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Drop what is in --out and begin anew.")
+    ] = False
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Do the parts on a Ray cluster: host:port or ray://host:port, auto for the one "
+            "that runs here, local for a new one on this machine. Without it no Ray is needed: "
+            "this process does them, one after another, with all cores.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of the cluster, with --ray; all its CPUs but one if not told.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None
 
-    ray: str | None
-    workers: int | None
-    restart: bool
-    rows: int | None
-    output: Output
-
-    def given(self) -> dict[str, Any]:
+    def given(self, output: Output) -> dict[str, Any]:
         """What every kind of work takes."""
-        return {"rows": self.rows, "restart": self.restart, "show": self.output.progress}
+        return {"rows": self.rows, "restart": self.restart, "show": output.progress}
 
     def device(self, asked: str) -> str:
         """Where items are encoded: on a cluster, on a GPU only if it is asked for.
@@ -99,30 +89,44 @@ class Execution:
         with bulk.RayRunner(self.ray, self.workers, 1 if device == "cuda" else 0) as runner:
             yield runner
 
-    @contextlib.contextmanager
-    def working(self, out: Path) -> Iterator[Callable[..., None]]:
-        """Say how far it is if Ctrl-C stops it; yields what tells the result."""
-        began = time.monotonic()
 
-        def tell(work: bulk.Work, word: str, *lines: str, **facts: Any) -> None:
-            seconds = time.monotonic() - began
-            now, rows = work.plan.rows - work.before, work.plan.rows
-            facts = {
-                "out": out, "rows": rows, "done_now": now, "parts": len(work.plan.sizes), **facts,
-                "seconds": seconds,
-            }  # fmt: skip
-            done = f"{rows:,} queries" if word == "query" and rows != 1 else count(rows, word)
-            what = f"{out}: {done} in {count(len(work.plan.sizes), 'part')}"
-            if not now:
-                what += ", all of which were there before"
-            else:
-                what += f", {now:,} of them now, in {seconds:.1f} s"
-            self.output.result(facts, what, *lines)
+@dataclass(frozen=True)
+class TableExecution(Execution):
+    """The same where the parts are segments of a table."""
 
-        try:
-            yield tell
-        except bulk.Interrupted as stopped:
-            raise Stopped(f"{stopped}, the same command goes on in {out}") from stopped
+    rows: Annotated[
+        int | None,
+        typer.Option(min=1, help="Items of a segment; 256 MiB of files if not told."),
+    ] = None
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Drop segments that were built, and begin anew.")
+    ] = False
+
+
+@contextlib.contextmanager
+def _telling(out: Path, output: Output) -> Iterator[Callable[..., None]]:
+    """Say how far it is if Ctrl-C stops it; yields what tells the result."""
+    began = time.monotonic()
+
+    def tell(work: bulk.Work, word: str, *lines: str, **facts: Any) -> None:
+        seconds = time.monotonic() - began
+        now, rows = work.plan.rows - work.before, work.plan.rows
+        facts = {
+            "out": out, "rows": rows, "done_now": now, "parts": len(work.plan.sizes), **facts,
+            "seconds": seconds,
+        }  # fmt: skip
+        done = f"{rows:,} queries" if word == "query" and rows != 1 else count(rows, word)
+        what = f"{out}: {done} in {count(len(work.plan.sizes), 'part')}"
+        if not now:
+            what += ", all of which were there before"
+        else:
+            what += f", {now:,} of them now, in {seconds:.1f} s"
+        output.result(facts, what, *lines)
+
+    try:
+        yield tell
+    except bulk.Interrupted as stopped:
+        raise Stopped(f"{stopped}, the same command goes on in {out}") from stopped
 
 
 @command.command(
@@ -131,19 +135,10 @@ class Execution:
 def encode(
     context: typer.Context,
     encoder: options.EncoderPath,
-    items: Annotated[
-        str,
-        typer.Argument(
-            metavar="ITEMS",
-            autocompletion=options.complete_data,
-            help="A folder of images, an image, an .npy, .npz or .parquet file, or digits, "
-            "cifar100, imagenet32. Labels are kept where there are any.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for parquet files; the work goes on there.")],
-    split: Annotated[
-        str, typer.Option(help="Of digits, cifar100, imagenet32: train, validation, test or all.")
-    ] = "train",
+    items: options.Items,
+    *,
+    out: Out,
+    split: options.Split = "train",
     ids: Annotated[
         str | None,
         typer.Option(
@@ -154,36 +149,24 @@ def encode(
         int | None,
         typer.Option(min=1, help="Buckets to keep of each in order, for queries; k if not given."),
     ] = None,
-    pictures: Annotated[
-        bool, typer.Option(help="Keep a small picture of each image, for the search page.")
-    ] = True,
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
-    ignore_other: options.IgnoreOther = False,
+    pictures: options.Pictures = True,
+    opening: options.Opening,
     batch: Annotated[int, typer.Option(min=1, help="Items in memory at once.")] = 5000,
-    rows: Rows = None,
     device: options.Device = "auto",
-    restart: Restart = False,
-    ray: Ray = None,
-    workers: Workers = None,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    execution: Execution,
+    output: Output,
 ) -> None:
     """Make codes and embeddings of items, as parquet files.
 
     Ctrl-C stops it; the same command goes on with the parts that are missing, as it does after a
     machine was lost. On a cluster, --device auto is cpu; with cuda, a worker takes a GPU.
     """
-    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
     run = encoder_folder(encoder)
     device = execution.device(device)
     choices = bulk.Choices(ids, probe, pictures, batch, device)
-    source = _source_of(items, split, options.opening(context))
-    with execution.working(out) as tell, execution.runner(device) as runner:
-        work = bulk.encode(run, source, out, runner, choices, **execution.given())
+    source = _source_of(items, split, opening.given())
+    with _telling(out, output) as tell, execution.runner(device) as runner:
+        work = bulk.encode(run, source, out, runner, choices, **execution.given(output))
     save_settings(context, out / ENCODED, encoder=run, items=located(source.source))
     tell(work, "item", f"next: flowhash bulk index {shlex.quote(str(out))} --out TABLE")
 
@@ -203,14 +186,10 @@ def index(
     encoded: Annotated[
         Path, typer.Argument(metavar="ENCODED", help="A folder of `bulk encode`, or one file.")
     ],
+    *,
     out: Annotated[Path, typer.Option(help="The table's folder; one that is there is added to.")],
-    metric: Annotated[
-        str | None, typer.Option(help="Of a new table: euclidean (if not told), cosine or inner.")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Of a new table: float32 (if not told), or float16 for half the space."),
-    ] = None,
+    metric: options.Metric = None,
+    dtype: options.Dtype = None,
     buckets: Annotated[
         int | None,
         typer.Option(min=1, help="Of a new table, for parquet files that do not say it."),
@@ -218,18 +197,8 @@ def index(
     compact: Annotated[
         bool, typer.Option("--compact", help="Merge all segments into one at the end.")
     ] = False,
-    rows: Annotated[
-        int | None,
-        typer.Option(min=1, help="Items of a segment; 256 MiB of files if not told."),
-    ] = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Drop segments that were built, and begin anew.")
-    ] = False,
-    ray: Ray = None,
-    workers: Workers = None,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    execution: TableExecution,
+    output: Output,
 ) -> None:
     """Put encoded items into a table: segments are built in parallel and taken over in one step.
 
@@ -238,11 +207,10 @@ def index(
     """
     from flowhash.indexing import SETTINGS
 
-    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
     choices = bulk.TableChoices(metric=metric, dtype=dtype, buckets=buckets)
-    with execution.working(out) as tell, execution.runner() as runner:
+    with _telling(out, output) as tell, execution.runner() as runner:
         items, work = bulk.index(
-            encoded, out, runner, choices, compact=compact, **execution.given()
+            encoded, out, runner, choices, compact=compact, **execution.given(output)
         )
     known = read_settings(encoded / ENCODED, "bulk", "encode") if encoded.is_dir() else {}
     if "encoder" in known and not (out / SETTINGS).exists():  # search and serve look there
@@ -260,7 +228,6 @@ def index(
     epilog="Example:  flowhash bulk search pets.table queries.encoded --out answers --top 10"
 )
 def search(
-    context: typer.Context,
     table: options.TablePath,
     queries: Annotated[
         str,
@@ -270,29 +237,19 @@ def search(
             "--encoder, items.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for parquet files; the work goes on there.")],
+    *,
+    out: Out,
     top: Top = 10,
-    probe: Annotated[
-        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
-    ] = None,
+    probe: options.Probe = None,
     encoder: Annotated[
         Path | None,
         typer.Option(help="A run of fit, or the encoder in it: makes queries of items."),
     ] = None,
     split: Annotated[str, typer.Option(help="Of items: train, validation, test or all.")] = "train",
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
-    ignore_other: options.IgnoreOther = False,
+    opening: options.Opening,
     device: options.Device = "auto",
-    rows: Rows = None,
-    restart: Restart = False,
-    ray: Ray = None,
-    workers: Workers = None,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    execution: Execution,
+    output: Output,
 ) -> None:
     """Search a table with very many queries, bucket by bucket.
 
@@ -301,22 +258,24 @@ def search(
     """
     from flowhash.table import HashTable
 
-    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
-    opening, place = options.opening(context), Path(queries).expanduser()
+    place, given = Path(queries).expanduser(), opening.given()
     device = execution.device(device) if encoder is not None else "cpu"
-    with execution.working(out) as tell, execution.runner(device) as runner:
+    with _telling(out, output) as tell, execution.runner(device) as runner:
         if encoder is not None:
             place = out / bulk.ENCODED
             with HashTable.open(table) as opened:
                 wanted = bulk.Choices(probe=probe or opened.active, pictures=False, device=device)
-            source = _source_of(queries, split, opening)
-            given = {**execution.given(), "rows": None}
-            bulk.encode(encoder_folder(encoder), source, place, runner, wanted, **given)
-        elif opening:
+            bulk.encode(
+                encoder_folder(encoder), _source_of(queries, split, given), place, runner, wanted,
+                restart=execution.restart, show=output.progress,
+            )  # fmt: skip
+        elif given:
             raise InputError(
                 "options that say how items are opened need --encoder, which makes queries of them"
             )
-        work = bulk.search(table, place, out, runner, top=top, probe=probe, **execution.given())
+        work = bulk.search(
+            table, place, out, runner, top=top, probe=probe, **execution.given(output)
+        )
     tell(work, "query")
 
 
@@ -324,19 +283,9 @@ def search(
     epilog="Example:  flowhash bulk neighbours pets.table --out pets.neighbours --top 10"
 )
 def neighbours(
-    table: options.TablePath,
-    out: Annotated[Path, typer.Option(help="Folder for parquet files; the work goes on there.")],
-    top: Top = 10,
-    rows: Rows = None,
-    restart: Restart = False,
-    ray: Ray = None,
-    workers: Workers = None,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    table: options.TablePath, *, out: Out, top: Top = 10, execution: Execution, output: Output
 ) -> None:
     """Find the nearest other items of every item, among those that share a bucket with it."""
-    execution = Execution(ray, workers, restart, rows, Output(quiet, as_json))
-    with execution.working(out) as tell, execution.runner() as runner:
-        work = bulk.neighbours(table, out, runner, top=top, **execution.given())
+    with _telling(out, output) as tell, execution.runner() as runner:
+        work = bulk.neighbours(table, out, runner, top=top, **execution.given(output))
     tell(work, "item")

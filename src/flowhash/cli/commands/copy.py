@@ -52,13 +52,12 @@ def copy(
             "nothing is yet; or a new folder, to copy from an address.",
         ),
     ],
+    *,
     distribute: options.Distribute = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Remove an unfinished copy and begin anew.")
     ] = False,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Copy a table into PostgreSQL or Qdrant, or back into a folder, and compare the two.
 
@@ -66,7 +65,6 @@ def copy(
     command goes on where it stopped. To a folder: it appears when it is whole; what was stopped or
     killed begins anew. From one address to another, copy to a folder, then from there.
     """
-    output = Output(quiet, as_json)
     start, end = place_of(source), place_of(target)
     if isinstance(start, Path) and isinstance(end, str):
         check_address(end, distribute)
@@ -204,11 +202,7 @@ def _filled(engine: RemoteEngine, made: Path, folder: Path, output: Output) -> i
 
 
 def _one_state(engine: RemoteEngine) -> tuple[dict[str, Any], Iterator[Stored]]:
-    """The notes and the items of one state: a note must know of no item that does not come.
-
-    Raises:
-        StorageError: it changes too often.
-    """
+    """The notes and the items of one state: a note must know of no item that does not come."""
     from flowhash.indexing import INDEX, TableNotes
 
     engine.refresh()
@@ -223,12 +217,7 @@ def _one_state(engine: RemoteEngine) -> tuple[dict[str, Any], Iterator[Stored]]:
 
 
 def _refuse_mixture(engine: RemoteEngine, came: int, kept: int) -> None:
-    """Refuse what is not one state of an engine.
-
-    Raises:
-        StorageError: it changed meanwhile, and its items do not come from one snapshot; or they are
-            not as many as it says.
-    """
+    """Refuse what is not one state of an engine, or not as many items as it says."""
     changed = engine.refresh()
     # A snapshot is what it is, whatever others do meanwhile.
     snapshot = engines.SCHEMES[engines.scheme_of(engine.address) or ""] in SNAPSHOTS

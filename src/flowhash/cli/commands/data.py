@@ -30,25 +30,18 @@ command = typer.Typer(
 
 @command.command(epilog="Example:  flowhash data info pets")
 def info(
-    context: typer.Context,
     data: options.Data,
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
+    *,
+    opening: options.Opening,
     size: options.Size = None,
-    ignore_other: options.IgnoreOther = False,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Show what a data set holds, how it is split, and what `fit` would choose for it."""
     import numpy as np
 
     from flowhash.data import open_data
 
-    output = Output(quiet, as_json)
-    splits = open_data(data, progress=output.progress, **options.opening(context))
+    splits = open_data(data, progress=output.progress, **opening.given(size=size))
     parts = {"train": splits.train, "validation": splits.validation, "test": splits.test}
     sizes = np.bincount(splits.train.labels, minlength=splits.train.classes)
     facts = {
@@ -57,7 +50,8 @@ def info(
         "classes": dict(zip(splits.train.class_names, sizes.tolist(), strict=True)),
         "fit": None,
     }  # fmt: skip
-    lines = [repr(splits.train), f"splits: {_sizes(parts)}"]
+    counts = (f"{name} {len(part or ()):,}" for name, part in parts.items())
+    lines = [repr(splits.train), f"splits: {', '.join(counts)}"]
     lines.append(
         f"items of a class to learn from: {sizes.min():,} to {sizes.max():,}, e.g. "
         + ", ".join(
@@ -77,29 +71,13 @@ def info(
     output.result(facts, *lines)
 
 
-def _sizes(parts: dict[str, LabelledItems | None]) -> str:
-    return ", ".join(f"{name} {0 if part is None else len(part):,}" for name, part in parts.items())
-
-
 @command.command(epilog="Example:  flowhash data check pets")
-def check(
-    context: typer.Context,
-    data: options.Data,
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
-    ignore_other: options.IgnoreOther = False,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
+def check(data: options.Data, opening: options.Opening, output: Output) -> None:
     """Read every item and name what cannot be used: broken images, values that are not finite.
 
     Exits with 0 if all is well and with 1 if something is wrong.
     """
-    output = Output(quiet, as_json)
-    items, faults = _read(data, options.opening(context), output.progress)
+    items, faults = _read(data, opening.given(), output.progress)
     facts = {"source": data, "items": items, "faults": faults}
     if faults:
         output.result(facts, *faults, f"{data}: {count(len(faults), 'fault')}")
@@ -146,18 +124,16 @@ def _faults(part: LabelledItems, progress: bool) -> list[str]:
 
 @command.command(epilog="Example:  flowhash data download cifar100 --folder data")
 def download(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="cifar100.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help=f"{options.DOWNLOADED}.")],
     folder: Annotated[Path, typer.Option(help="Where it goes.")],
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Download a data set and compare it with its checksum; an interrupted download goes on."""
-    if data != "cifar100":
+    if data not in NAMED or not NAMED[data].download:
         raise InputError(
-            f"{data!r} cannot be downloaded; expected cifar100. ImageNet32 asks for an account: "
-            "fetch it from its site and give --folder"
+            f"{data!r} cannot be downloaded; expected {options.DOWNLOADED}. ImageNet32 asks for an "
+            "account: fetch it from its site and give --folder"
         )
-    splits = opened(data, {"folder": folder, "download": True}, not quiet)
+    splits = opened(data, {"folder": folder, "download": True}, output.progress)
     facts = {"data": data, "folder": folder, "items": len(splits.train)}
-    Output(quiet, as_json).result(facts, f"{data} is in {folder}: {splits!r}")
+    output.result(facts, f"{data} is in {folder}: {splits!r}")

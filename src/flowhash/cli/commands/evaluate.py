@@ -22,19 +22,14 @@ def evaluate(
     context: typer.Context,
     encoder: options.EncoderPath,
     data: options.Data,
+    *,
     out: Annotated[Path, typer.Option(help="Where report and tables go.")],
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
+    opening: options.Opening,
     size: options.Size = None,
-    ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of k-means.")] = 0,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Compare an encoder with other ways to search the same data, and write a report.
 
@@ -45,12 +40,11 @@ def evaluate(
     from flowhash.evaluate import evaluate, write_evaluation
     from flowhash.learn import read_journal
 
-    output = Output(quiet, as_json)
     loaded = load_encoder(encoder)
-    opening = options.opening(context)
+    given = opening.given(size=size, download=download)
     if loaded.preprocessing.size is not None and Path(data).expanduser().is_dir():
-        opening.setdefault("size", loaded.preprocessing.size)
-    splits = opened(data, opening, output.progress)
+        given.setdefault("size", loaded.preprocessing.size)
+    splits = opened(data, given, output.progress)
     writable(out)
     outcome = evaluate(
         loaded, splits, seed=seed, device=device, progress=output.progress, say=output.say

@@ -26,6 +26,7 @@ command = typer.Typer(add_completion=False)
 def fit(
     context: typer.Context,
     data: options.Data,
+    *,
     out: Annotated[
         Path | None,
         typer.Option(help="The run's folder, DATA.run if not given; an interrupted run goes on."),
@@ -54,17 +55,11 @@ def fit(
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Of the training; splits have their own.")
     ] = 0,
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
+    opening: options.Opening,
     size: options.Size = None,
-    ignore_other: options.IgnoreOther = False,
     download: options.Download = False,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Learn an encoder from labelled data: a base embedding, then its buckets (Algorithm 1).
 
@@ -74,13 +69,12 @@ def fit(
     require("torch", "learn")
     from flowhash.learn import join_processes, train
 
-    output = Output(quiet, as_json)
     run = Path(f"{Path(data).expanduser().resolve().stem}.run") if out is None else out
     processes = join_processes(device)
     if run.exists():
         writable(run)
     with processes.in_turn():  # one downloads and converts, the others find it done
-        splits = opened(data, options.opening(context), output.progress)
+        splits = opened(data, opening.given(size=size, download=download), output.progress)
     _refuse_single_items(splits)
     settings = _settings(splits, preset, buckets, active, steps, flip)
     chosen = {"active": active, "penalty": penalty, "rank": rank, "seed": seed}
@@ -92,7 +86,7 @@ def fit(
             output.say(line)
     finished = (run / "encoder" / "encoder.json").exists()
     try:
-        encoder = train(splits, settings, run, device=device, quiet=quiet)
+        encoder = train(splits, settings, run, device=device, quiet=output.quiet)
     except InputError as error:
         if preset is None:
             raise

@@ -21,14 +21,10 @@ from flowhash.cli.locations import (
     writable,
 )
 from flowhash.cli.output import Output, and_goes_on, count, stoppable
-from flowhash.data import NAMED
 from flowhash.errors import InputError, StorageError
 
 if TYPE_CHECKING:
-    from flowhash.data import Collection
-    from flowhash.encoder import Encoder
-    from flowhash.engines import BrowsedEngine
-    from flowhash.indexing import ResumableIndexing
+    from flowhash.indexing import IndexRun
 
 LOOKED_UP = 1000  # names that are looked for at once
 
@@ -39,15 +35,8 @@ command = typer.Typer(add_completion=False)
 def index(
     context: typer.Context,
     encoder: options.EncoderPath,
-    items: Annotated[
-        str,
-        typer.Argument(
-            metavar="ITEMS",
-            autocompletion=options.complete_data,
-            help="A folder of images, an image, an .npy, .npz or .parquet file, or digits, "
-            "cifar100, imagenet32. Labels are kept where there are any.",
-        ),
-    ],
+    items: options.Items,
+    *,
     out: Annotated[
         Path | None,
         typer.Option(help="The table's folder; one that is there is added to. This, or --to."),
@@ -62,9 +51,7 @@ def index(
         ),
     ] = None,
     distribute: options.Distribute = False,
-    split: Annotated[
-        str, typer.Option(help="Of digits, cifar100, imagenet32: train, validation, test or all.")
-    ] = "train",
+    split: options.Split = "train",
     ids: Annotated[
         str | None,
         typer.Option(
@@ -80,29 +67,16 @@ def index(
         bool,
         typer.Option("--again", help="Add rows that were indexed before, under new numbers."),
     ] = False,
-    pictures: Annotated[
-        bool, typer.Option(help="Keep a small picture of each image, for the search page.")
-    ] = True,
-    metric: Annotated[
-        str | None, typer.Option(help="Of a new table: euclidean (if not told), cosine or inner.")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Of a new table: float32 (if not told), or float16 for half the space."),
-    ] = None,
-    folder: options.Folder = None,
-    labels: options.Labels = None,
-    embedding: options.Embedding = None,
-    label: options.Label = None,
-    ignore_other: options.IgnoreOther = False,
+    pictures: options.Pictures = True,
+    metric: options.Metric = None,
+    dtype: options.Dtype = None,
+    opening: options.Opening,
     download: options.Download = False,
     batch: Annotated[
         int, typer.Option(min=1, help="Items that are stored at once, 500 at the most.")
     ] = 5000,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Put items into a table, so that they are found: encode, add, keep.
 
@@ -110,43 +84,59 @@ def index(
     disk before the next begins. Ctrl-C stops it; the same command goes on
     where it stopped. The table remembers its encoder: search and serve need no other word.
     """
-    from flowhash.indexing import ResumableIndexing, TableChoices, open_table
+    from flowhash.data import open_collection
+    from flowhash.indexing import IndexRun, TableChoices, check_items, open_table
 
-    output = Output(quiet, as_json)
     place = _chosen_place(context, out, to, distribute)
     loaded = load_encoder(encoder)
-    opening = options.opening(context)
-    collection = _opened(items, split, opening, loaded, device, output)
+    given = opening.given(download=download)
+    collection = open_collection(
+        items, size=loaded.preprocessing.size, split=split, progress=output.progress, **given
+    )
+    check_items(loaded, collection, items, device)
     if isinstance(place, Path) and place.exists():
         writable(place)
     began = time.monotonic()
     choices = TableChoices(ids, pictures, metric, dtype, distribute)
     with open_table(place, loaded, collection, choices) as table:
         before = len(table)
-        words = [str(_whole(items)), split, repr(sorted(opening.items(), key=str))]
-        work = ResumableIndexing(table, loaded, collection, words, pictures, again)
+        words = [str(located(items)), split, repr(sorted(given.items(), key=str))]
+        work = IndexRun(table, loaded, collection, words, pictures, again)
+        facts: dict[str, Any] = {
+            "table": shown(place), "added": 0, "replaced": 0, "items": before, "seconds": 0.0,
+        }  # fmt: skip
         if work.finished:
-            _was_there(output, items, place, table)
+            output.result(
+                facts,
+                f"{shown(place)}: {items} was indexed before, nothing was added; the table has "
+                f"{count(before, 'item')}. To add it once more, under new numbers, give --again",
+            )
             return
         if not replace:
             _refuse_other_source(work, items, place)
         _save(context, work, place, encoder, items)
         added = _added(work, place, batch, device, output)
+        seconds = time.monotonic() - began
         replaced = max(0, before + added - len(table))
-        _answer(output, place, table, added, replaced, time.monotonic() - began)
+        facts |= {"added": added, "replaced": replaced, "items": len(table), "seconds": seconds}
+    gone = f", {count(replaced, 'item')} replaced" if replaced else ""
+    quoted = shlex.quote(shown(place))
+    output.result(
+        facts,
+        f"{shown(place)}: {count(added, 'item')} added in {seconds:.1f} s{gone}; the table has "
+        f"{count(facts['items'], 'item')}",
+        f"next: flowhash search {quoted} QUERY   or   flowhash serve {quoted} --open",
+    )
 
 
 def _chosen_place(
     context: typer.Context, out: Path | None, to: str | None, distribute: bool
 ) -> str | Path:
-    """Where items go: the folder of ``--out`` or the address of ``--to``.
-
-    Raises:
-        InputError: there is none, or both, or one that cannot be.
-    """
+    """Where items go: the folder of ``--out`` or the address of ``--to``."""
     if out is not None and to is not None:
         # One of them in a file, such as the settings of an earlier run: the command line wins.
-        typed = [name for name in ("out", "to") if _is_typed(context, name)]
+        sources = {name: context.get_parameter_source(name) for name in ("out", "to")}
+        typed = [name for name, one in sources.items() if one and one.name == "COMMANDLINE"]
         if len(typed) != 1:
             raise InputError(
                 "there is an --out, for a folder, and a --to, for an address; give one"
@@ -172,14 +162,7 @@ def _chosen_place(
     return to
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
-def _save(
-    context: typer.Context, work: ResumableIndexing, out: str | Path, run: Path, source: str
-) -> None:
+def _save(context: typer.Context, work: IndexRun, out: str | Path, run: Path, source: str) -> None:
     """Note what ``search`` needs to know, and how this command runs again."""
     from flowhash.indexing import SETTINGS
 
@@ -192,13 +175,11 @@ def _save(
         )  # fmt: skip
     else:
         work.notes.write_settings(
-            {"encoder": str(folder.expanduser().resolve()), "items": str(_whole(source))}
+            {"encoder": str(folder.expanduser().resolve()), "items": str(located(source))}
         )
 
 
-def _added(
-    work: ResumableIndexing, out: str | Path, batch: int, device: str, output: Output
-) -> int:
+def _added(work: IndexRun, out: str | Path, batch: int, device: str, output: Output) -> int:
     """Add what is left; how many items that was. Stopped, or with a lost server, it says so."""
     total = count(len(work.collection), "item")
     if work.done:
@@ -214,66 +195,10 @@ def _added(
         raise and_goes_on(error, work.done, len(work.collection)) from error
 
 
-def _was_there(output: Output, source: str, out: str | Path, table: BrowsedEngine) -> None:
-    facts = {"table": shown(out), "added": 0, "replaced": 0, "items": len(table), "seconds": 0.0}
-    output.result(
-        facts,
-        f"{shown(out)}: {source} was indexed before, nothing was added; the table has "
-        f"{count(len(table), 'item')}. To add it once more, under new numbers, give --again",
-    )
-
-
-def _answer(
-    output: Output, out: str | Path, table: BrowsedEngine, added: int, replaced: int, seconds: float
-) -> None:
-    facts = {
-        "table": shown(out), "added": added, "replaced": replaced, "items": len(table),
-        "seconds": seconds,
-    }  # fmt: skip
-    again = f", {count(replaced, 'item')} replaced" if replaced else ""
-    place = shlex.quote(shown(out))
-    output.result(
-        facts,
-        f"{shown(out)}: {count(added, 'item')} added in {seconds:.1f} s{again}; the table has "
-        f"{count(len(table), 'item')}",
-        f"next: flowhash search {place} QUERY   or   flowhash serve {place} --open",
-    )
-
-
-def _whole(source: str) -> str | Path:
-    return source if source in NAMED else Path(source).expanduser().resolve()
-
-
-def _opened(
-    source: str, split: str, opening: dict[str, Any], encoder: Encoder, device: str, output: Output
-) -> Collection:
-    """The items; that the encoder takes them is seen before there is a table."""
-    import numpy as np
-
-    from flowhash.data import open_collection
-
-    takes = encoder.preprocessing
-    found = open_collection(
-        source, size=takes.size, split=split, progress=output.progress, **opening
-    )
-    if found.items.kind != takes.kind:
-        raise InputError(
-            f"{source} holds {found.items.kind}, but the encoder takes {takes.kind}; give items of "
-            "the kind that it was trained on"
-        )
-    if not len(found):
-        raise InputError(f"{source} has no items; give at least one to store")
-    try:
-        encoder.encode(found.take(np.arange(1)), device=device)
-    except InputError as error:
-        raise InputError(f"{source} does not fit the encoder: {error}") from error
-    return found
-
-
-def _refuse_other_source(work: ResumableIndexing, source: str, out: str | Path) -> None:
+def _refuse_other_source(work: IndexRun, source: str, out: str | Path) -> None:
     """Two folders may have files of one name: the second must not replace the first unasked."""
     earlier = work.notes.settings().get("items")
-    if not work.names or earlier in (None, str(_whole(source))):
+    if not work.names or earlier in (None, str(located(source))):
         return
     names = list(work.collection.names)
     both: list[str] = []

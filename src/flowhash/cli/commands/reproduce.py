@@ -24,6 +24,7 @@ command = typer.Typer(add_completion=False)
 def reproduce(
     context: typer.Context,
     data: Annotated[str, typer.Argument(metavar="DATA", help="cifar100 or imagenet32.")],
+    *,
     out: Annotated[Path, typer.Option(help="For networks; an interrupted run goes on.")],
     folder: options.Folder = None,
     loss: Annotated[str, typer.Option(help="triplet or npairs.")] = "triplet",
@@ -53,9 +54,7 @@ def reproduce(
     ] = None,
     download: options.Download = False,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Repeat the paper's experiments: its Tables 1 to 5, Figures 2 and 4, and honest rivals.
 
@@ -66,24 +65,31 @@ def reproduce(
     if data not in DATA:
         raise InputError(f"the data set is {data!r}; the paper has {' and '.join(DATA)}")
     require_evaluation()
-    from flowhash.evaluate import make_plan, reproduce, write_reproduction
+    from flowhash.evaluate import (
+        make_plan,
+        measure_solver,
+        reproduce,
+        solver_figure,
+        write_reproduction,
+    )
 
-    output = Output(quiet, as_json)
     plan = make_plan(data, loss, preset)  # a wrong name is found before the data is opened
     place = out / "results" if results is None else results
     writable(out)
     writable(place)
-    splits = opened(data, options.opening(context), output.progress)
+    given = options.Opening(folder).given(download=download)
+    splits = opened(data, given, output.progress)
     save_settings(context, out / "reproduce.toml", results=place)
     with stoppable(lambda: f"the same command goes on from {out}"):
         outcome = reproduce(
             splits, data, loss, out, preset=preset, seeds=seeds, one_base=one_base, unseen=unseen,
-            device=device, quiet=quiet, say=output.say,
+            device=device, quiet=output.quiet, say=output.say,
         )  # fmt: skip
     typed = repeating_command(data, loss, preset, seeds, one_base, unseen)
     written = write_reproduction(outcome, plan.experiment, place, typed, plan.stem)
     if figure:
-        written += _solver_figure(place, output)
+        output.say("measure the solver (Figure 2)")
+        written += solver_figure(measure_solver(), place / "figure-2")
     tell_comparison(output, outcome, written)
 
 
@@ -96,11 +102,3 @@ def repeating_command(
         f"flowhash reproduce {data} --loss {loss} --preset {preset} --seeds {seeds}"
         f"{' --one-base' * one_base}{searched} --folder DATA --out RUNS"
     )
-
-
-def _solver_figure(place: Path, output: Output) -> list[Path]:
-    """Figure 2: the solver's time for each size, measured now."""
-    from flowhash.evaluate import measure_solver, solver_figure
-
-    output.say("measure the solver (Figure 2)")
-    return solver_figure(measure_solver(), place / "figure-2")

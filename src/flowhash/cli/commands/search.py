@@ -47,11 +47,10 @@ def search(
             help="An image, an .npy or .npz file of vectors, or id:ID for an item of the table.",
         ),
     ],
+    *,
     encoder: options.OwnEncoder = None,
     top: Annotated[int, typer.Option(min=1, help="How many to show of each query.")] = 10,
-    probe: Annotated[
-        int | None, typer.Option(min=1, help="Buckets to open; k if not given.")
-    ] = None,
+    probe: options.Probe = None,
     at_least: Annotated[
         int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
     ] = None,
@@ -64,9 +63,7 @@ def search(
         ),
     ] = None,
     device: options.Device = "auto",
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    output: Output,
 ) -> None:
     """Find the stored items nearest to a query, and see how little was scanned."""
     place = place_of(table)
@@ -88,7 +85,6 @@ def search(
         how = {"probe": probe, "at_least": at_least, "where": wanted}
         _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
         answers = [_answer(stored, query, top, how) for query in ready]
-        output = Output(quiet, as_json)
         output.result({"table": shown(place), "items": len(stored), "answers": answers})
         _print(answers, len(stored), output)
 
@@ -180,16 +176,16 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
         raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
-    names = [text]
-    if suffix in IMAGE_SUFFIXES and encoder.preprocessing.kind == "images":
+    names, kind = [text], encoder.preprocessing.kind
+    dimensions = 4 if kind == "images" else 2  # of an array of what the encoder takes
+    if suffix in IMAGE_SUFFIXES and kind == "images":
         items: Any = [path]
-    elif suffix == ".npy" and (one := read_npy(path)).ndim == _dimensions(encoder) - 1:
+    elif suffix == ".npy" and (one := read_npy(path)).ndim == dimensions - 1:
         items = one[None]
     elif suffix in DATA_FILES:
         items, _ = any_arrays(path, None, None, None)
         names = [f"{text} row {row}" for row in range(len(items))]
     else:
-        kind = encoder.preprocessing.kind
         expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
         raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
     made = encoder.encode(items, device=device)
@@ -197,11 +193,6 @@ def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iter
         names, made.ordered_buckets(None), made.embeddings, strict=True
     ):
         yield EncodedQuery(name, order, embedding)
-
-
-def _dimensions(encoder: Any) -> int:
-    """Of an array of what an encoder takes: 4 for images, 2 for vectors."""
-    return 4 if encoder.preprocessing.kind == "images" else 2
 
 
 def _answer(
@@ -255,14 +246,10 @@ def _print(answers: list[dict[str, Any]], items: int, output: Output) -> None:
                 escape(str(hit["id"])), ", ".join(map(str, hit["buckets"])),
             )  # fmt: skip
         output.show(table)
-        scanned = answer["scanned"]
+        opened, scanned = answer["opened"], answer["scanned"]
+        buckets = ", ".join(map(str, opened[:8])) + (", …" if len(opened) > 8 else "")
         fewer = f", {items / scanned:.1f} times fewer," if 0 < scanned < items else ""
         output.show(
-            f"opened {_listed(answer['opened'])}: scanned {scanned:,} of {items:,} items{fewer} in "
-            f"{answer['milliseconds']:.2f} ms\n"
+            f"opened bucket{'s' * (len(opened) != 1)} {buckets}: scanned {scanned:,} of {items:,} "
+            f"items{fewer} in {answer['milliseconds']:.2f} ms\n"
         )
-
-
-def _listed(buckets: list[int]) -> str:
-    shown = ", ".join(map(str, buckets[:8])) + (", …" if len(buckets) > 8 else "")
-    return f"bucket {shown}" if len(buckets) == 1 else f"buckets {shown}"

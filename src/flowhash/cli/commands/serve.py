@@ -12,11 +12,13 @@ import typer
 from flowhash import engines
 from flowhash.cli import options
 from flowhash.cli.locations import encoder_folder, place_of
+from flowhash.cli.output import in_words
 from flowhash.errors import InputError
 from flowhash.serve import SETTINGS
 from flowhash.settings_file import read_text
 
 VARIABLE = "FLOWHASH_API_KEY"
+USUAL: dict[str, Any] = {name: one.default for name, one in SETTINGS.items()}
 
 command = typer.Typer(add_completion=False)
 
@@ -32,26 +34,24 @@ def serve(
     context: typer.Context,
     table: options.TablePlace,
     encoder: options.OwnEncoder = None,
-    host: Annotated[str, _setting("host")] = SETTINGS["host"].default,
-    port: Annotated[int, _setting("port")] = SETTINGS["port"].default,
+    host: Annotated[str, _setting("host")] = USUAL["host"],
+    port: Annotated[int, _setting("port")] = USUAL["port"],
     open_browser: Annotated[bool, _setting("open_browser", "--open")] = False,
     read_only: Annotated[bool, _setting("read_only", "--read-only")] = False,
     api_key: Annotated[str | None, _setting("api_key", envvar=VARIABLE, show_envvar=True)] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file that holds the key.")] = None,
     allowed_hosts: Annotated[list[str] | None, _setting("allowed_hosts", "--allowed-host")] = None,
     threads: Annotated[int | None, _setting("threads", min=1)] = None,
-    max_body: Annotated[int, _setting("max_body")] = SETTINGS["max_body"].default,
-    max_answer: Annotated[int, _setting("max_answer")] = SETTINGS["max_answer"].default,
-    max_batch: Annotated[int, _setting("max_batch")] = SETTINGS["max_batch"].default,
-    max_top: Annotated[int, _setting("max_top")] = SETTINGS["max_top"].default,
-    max_pixels: Annotated[int, _setting("max_pixels")] = SETTINGS["max_pixels"].default,
-    max_waiting: Annotated[int, _setting("max_waiting")] = SETTINGS["max_waiting"].default,
-    max_connections: Annotated[int, _setting("max_connections")] = SETTINGS[
-        "max_connections"
-    ].default,
-    timeout: Annotated[float, _setting("timeout")] = SETTINGS["timeout"].default,
-    send_timeout: Annotated[float, _setting("send_timeout")] = SETTINGS["send_timeout"].default,
-    idle_timeout: Annotated[float, _setting("idle_timeout")] = SETTINGS["idle_timeout"].default,
+    max_body: Annotated[int, _setting("max_body")] = USUAL["max_body"],
+    max_answer: Annotated[int, _setting("max_answer")] = USUAL["max_answer"],
+    max_batch: Annotated[int, _setting("max_batch")] = USUAL["max_batch"],
+    max_top: Annotated[int, _setting("max_top")] = USUAL["max_top"],
+    max_pixels: Annotated[int, _setting("max_pixels")] = USUAL["max_pixels"],
+    max_waiting: Annotated[int, _setting("max_waiting")] = USUAL["max_waiting"],
+    max_connections: Annotated[int, _setting("max_connections")] = USUAL["max_connections"],
+    timeout: Annotated[float, _setting("timeout")] = USUAL["timeout"],
+    send_timeout: Annotated[float, _setting("send_timeout")] = USUAL["send_timeout"],
+    idle_timeout: Annotated[float, _setting("idle_timeout")] = USUAL["idle_timeout"],
     config: options.Config = None,
     quiet: options.Quiet = False,
 ) -> None:
@@ -81,7 +81,7 @@ def _own_encoder(place: str | Path) -> Path | None:
     try:
         return own_encoder(settings, place, None)
     except LostEncoderError as error:  # a node that only searches: by id or embedding
-        print(f"flowhash: {error}; serving without it", file=sys.stderr)
+        print(f"flowhash: {in_words(error)}; serving without it", file=sys.stderr)
         return None
 
 

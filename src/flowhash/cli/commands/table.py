@@ -28,19 +28,13 @@ command = typer.Typer(
 
 
 @command.command(epilog="Example:  flowhash table stats pets.table")
-def stats(
-    table: options.TablePlace,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
+def stats(table: options.TablePlace, output: Output) -> None:
     """Show how full the buckets are, how much searching they save, and what the table takes."""
     place = place_of(table)
     with engines.open_any(place) as opened:
         found = opened.stats()
         settings = {"metric": opened.metric, "dtype": opened.dtype, "ids": opened.id_kind}
         encoder = opened.encoder
-    output = Output(quiet, as_json)
     output.result({**settings, "encoder": encoder, **asdict(found)})
     kinds = f"{settings['metric']}, {settings['dtype']}, ids {settings['ids']}"
     output.show(_stats_table(shown(place), kinds, encoder, found))
@@ -73,12 +67,7 @@ def _stats_table(name: str, kinds: str, encoder: str | None, found: Stats) -> An
 
 
 @command.command(epilog="Example:  flowhash table check pets.table")
-def check(
-    table: options.TablePlace,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
+def check(table: options.TablePlace, output: Output) -> None:
     """Read every byte, compare it with its checksum, and see that all fits together.
 
     Of an address every item is read; its bytes are the server's own to check. Exits with 0 if the
@@ -86,7 +75,6 @@ def check(
     """
     from flowhash.table import folder_faults
 
-    output = Output(quiet, as_json)
     place = place_of(table)
     if isinstance(place, Path):
         faults = folder_faults(place, output.progress)
@@ -110,19 +98,13 @@ def check(
 
 
 @command.command(epilog="Example:  flowhash table compact pets.table")
-def compact(
-    table: options.TablePlace,
-    config: options.Config = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
-) -> None:
+def compact(table: options.TablePlace, output: Output) -> None:
     """Merge all segments into one and drop what was deleted: the fastest to search.
 
     For tables in folders; engines tidy up by themselves.
     """
     from flowhash.table import HashTable
 
-    output = Output(quiet, as_json)
     path = place_of(table)
     if not isinstance(path, Path):
         raise InputError(

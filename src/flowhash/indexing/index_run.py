@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flowhash.data import Collection
 from flowhash.engines import RemoteEngine, engine_exists, hidden, open_any
-from flowhash.errors import ChangedNotesError, DamagedFileError, InputError, StorageError
+from flowhash.errors import Advice, ChangedNotesError, DamagedFileError, InputError, StorageError
 from flowhash.indexing.table_notes import SOURCE, TableNotes, source_note
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable
@@ -55,8 +55,7 @@ def open_table(
     Raises:
         InputError: the table that is there is of another encoder, or has other settings.
     """
-    if choices.ids not in (None, *ID_KINDS):
-        raise InputError(f"--ids is {choices.ids!r}; expected {' or '.join(ID_KINDS)}")
+    check_id_kind(choices.ids)
     kind = None if choices.ids is None else ID_KINDS[choices.ids]
     wanted = {"metric": choices.metric, "dtype": choices.dtype, "id_kind": kind}
     there = (out / "manifest.json").exists() if isinstance(out, Path) else engine_exists(out)
@@ -78,30 +77,48 @@ def open_table(
     if choices.distribute and not getattr(table, "distributed", False):
         table.close()
         raise InputError(
-            f"{place} is there already and is not distributed; leave --distribute out, "
-            "or give another --to"
+            f"{place} is there already and is not distributed; leave distribute out, or",
+            Advice.OTHER_TABLE,
         )
     for name, value in wanted.items():
         has = getattr(table, name)
         if value is not None and value != has:
             table.close()
-            option = "--out" if isinstance(out, Path) else "--to"
+            choice = "ids" if name == "id_kind" else name
+            chosen = {kind: name for name, kind in ID_KINDS.items()}
             raise InputError(
-                f"{place} is there already and has {OPTION[name]}={_option(has)}, not "
-                f"{_option(value)}; leave --{OPTION[name]} out, or give another {option}"
+                f"{place} is there already and has {choice}={chosen.get(has, has)}, not "
+                f"{chosen.get(value, value)}; leave {choice} out, or",
+                Advice.OTHER_TABLE,
             )
     return table
 
 
-OPTION = {"metric": "metric", "dtype": "dtype", "id_kind": "ids"}
+def check_id_kind(ids: str | None) -> None:
+    """Refuse ids that are of no kind."""
+    if ids not in (None, *ID_KINDS):
+        raise InputError(f"is {ids!r}; expected {' or '.join(ID_KINDS)}", subject="ids")
 
 
-def _option(value: str) -> str:
-    """A setting as the option has it."""
-    return {kind: name for name, kind in ID_KINDS.items()}.get(value, value)
+def check_items(encoder: Encoder, items: Collection, source: str, device: str) -> None:
+    """Refuse items that the encoder does not take, before there is a place for them.
+
+    The first is encoded; messages call them ``source``.
+    """
+    if items.items.kind != encoder.preprocessing.kind:
+        raise InputError(
+            f"{source} holds {items.items.kind}, but the encoder takes "
+            f"{encoder.preprocessing.kind}; give items of the kind that it was trained on"
+        )
+    if not len(items):
+        raise InputError(f"{source} has no items; give at least one")
+    try:
+        encoder.encode(items.take(np.arange(1)), device=device)
+    except InputError as error:
+        raise InputError(f"{source} does not fit the encoder: {error}") from error
 
 
-class ResumableIndexing:
+class IndexRun:
     """One run over a collection, which goes on where an earlier one stopped.
 
     The table's note of how many items are done is committed with the items, so that each is stored
@@ -206,6 +223,9 @@ class ResumableIndexing:
                 self.note, f"it says that {done} of {len(self.collection)} items are done"
             )
         self.done = done
+
+
+ResumableIndexing = IndexRun  # as it was called
 
 
 def _digest(collection: Collection, source: Sequence[str]) -> str:

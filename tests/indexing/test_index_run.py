@@ -19,7 +19,7 @@ import pytest
 from flowhash.data import open_collection
 from flowhash.engines import open_any
 from flowhash.errors import DamagedFileError
-from flowhash.indexing import ResumableIndexing, TableNotes
+from flowhash.indexing import IndexRun, TableNotes
 from flowhash.table import HashTable
 from tests.engines.servers import Postgres, removed
 from tests.indexing.dying import SIZES, CountedEncoder, rows_file, run
@@ -159,9 +159,9 @@ def test_two_processes_store_rows_once(tmp_path: Path, postgres_address: str) ->
     assert sum(both.values()) > 0
 
 
-def indexing(table: Any, rows: Path, log: Path, again: bool = False) -> ResumableIndexing:
+def indexing(table: Any, rows: Path, log: Path, again: bool = False) -> IndexRun:
     encoder: Any = CountedEncoder(log)
-    return ResumableIndexing(table, encoder, open_collection(rows), [str(rows)], True, again)
+    return IndexRun(table, encoder, open_collection(rows), [str(rows)], True, again)
 
 
 def test_what_another_run_stored_meanwhile_is_skipped(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_damaged_file_of_an_earlier_version_is_named(tmp_path: Path) -> None:
     rows, path = of_an_earlier_version(tmp_path, 7, crc32=5)
     place, log = str(tmp_path / "table"), tmp_path / "log"
     for _ in range(2):
-        with pytest.raises(DamagedFileError, match=r"index-.*\.json is damaged .*--again"):
+        with pytest.raises(DamagedFileError, match=r"index-.*\.json is damaged .*again=True"):
             run(place, rows, 6, log)
         path.write_text("7")
     assert len(stored(place)[0]) == 7
