@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.argument_checks import whole_number
 from flowhash.data import LabelledItems, read_pictures
 from flowhash.errors import InputError
 
@@ -34,10 +35,9 @@ def in_batches(
     Raises:
         InputError: items that cannot be used; also while the batches are asked for.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"batch_size is {batch_size!r}; expected a whole number from 1")
+    most = whole_number("batch_size", batch_size, 1)
     single = 1 if size is None else 3  # dimensions of one item
-    return _checked(_pieces(items, batch_size, single), size, dim), _expected(items)
+    return _checked(_pieces(items, most, single), size, dim), _expected(items)
 
 
 def count_of(items: Any) -> int | None:
@@ -218,13 +218,19 @@ def _dimensions(element: Any) -> int:
     return found if isinstance(found, int) else _array(element).ndim
 
 
+def as_numpy(values: Any) -> Any:
+    """A torch tensor as an array; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:  # bfloat16, which numpy does not know
+        return tensor.float().numpy()
+
+
 def _array(values: Any) -> NDArray[Any]:
-    if hasattr(values, "detach"):
-        tensor = values.detach().cpu()
-        try:
-            return np.asarray(tensor.numpy())
-        except TypeError:  # bfloat16, which numpy does not know
-            return np.asarray(tensor.float().numpy())
+    values = as_numpy(values)
     if isinstance(values, Mapping):
         raise InputError(
             f"items yields a {type(values).__name__} with {', '.join(map(repr, values))}; expected "
