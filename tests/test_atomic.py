@@ -13,9 +13,8 @@ from flowhash import durable_files as atomic
 from flowhash.bulk import work_folder as work
 from flowhash.data.files import archives as cache
 from flowhash.data.files.archives import _opened
-from flowhash.durable_files import atomic_file, remove_strays, replace_file
+from flowhash.durable_files import atomic_file, open_regular_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, StorageError
-from flowhash.regular_file import open_regular_file
 from flowhash.table import HashTable
 
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
-from flowhash.durable_files import naming, replace_file
+from flowhash.durable_files import memory, naming, read_regular_file, replace_file
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError, reason
 from flowhash.extras import require
-from flowhash.regular_file import memory, read_regular_file
 
 LARGEST_RECORD = 1 << 28  # bytes of a JSON file; a million class names take a tenth of it
 Kinds = Mapping[str, tuple[type, ...]]
