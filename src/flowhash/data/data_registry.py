@@ -6,9 +6,9 @@ module imports nothing heavy: the command reads the names when it starts.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,29 +66,28 @@ def open_data(source: str | Path, *, progress: bool = True, **options: Any) -> S
         >>> open_data("digits").train.classes
         10
     """
-    if isinstance(source, str) and source in NAMED:
-        return _call(load_function(NAMED[source].opener), source, (), options, progress)
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return _call(
-            load_function("image_folders:image_folder"), str(path), (path,), options, progress
-        )
-    if path.suffix.lower() in DATA_FILES:
-        return _call(
-            load_function("embedding_arrays:arrays"), str(path), (path,), options, progress
-        )
-    raise InputError(
-        f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a folder of "
-        f"images, or a file that ends in {', '.join(DATA_FILES)}"
-    )
+    name, given = str(source), tuple[Path, ...]()
+    if name in NAMED and isinstance(source, str):
+        opener = NAMED[name].opener
+    else:
+        path = Path(source).expanduser()
+        name, given = str(path), (path,)
+        if path.is_dir():
+            opener = "image_folders:image_folder"
+        elif path.suffix.lower() in DATA_FILES:
+            opener = "embedding_arrays:arrays"
+        else:
+            raise InputError(
+                f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a "
+                f"folder of images, or a file that ends in {', '.join(DATA_FILES)}"
+            )
+    return _call(load_function(opener), name, given, options, progress)
 
 
 def load_function(named: str) -> Callable[..., Any]:
     """The function "module:function" of ``flowhash.data.sets``; the module is imported here."""
     module, _, function = named.partition(":")
-    loaded: Callable[..., Any] = getattr(
-        importlib.import_module(f"flowhash.data.sets.{module}"), function
-    )
+    loaded: Callable[..., Any] = getattr(import_module(f"flowhash.data.sets.{module}"), function)
     return loaded
 
 

@@ -164,13 +164,8 @@ def discriminant(
     """Weights and biases [classes, dim + 1] of Fisher's discriminant, of length one on average.
 
     The score of class c is s·x with s = S⁻¹ m_c, minus half of m_c·s: the likeliest class of normal
-    clouds that share one covariance S. All classes count alike, whatever their sizes.
-
-    Args:
-        items: [n, dim].
-        labels: [n], from 0 to classes - 1, each of which occurs.
-        preprocessing: what the network sees of the items.
-        seed: of the sample.
+    clouds that share one covariance S. All classes count alike, whatever their sizes. ``labels``
+    go from 0 to classes - 1, each of which occurs.
     """
     means = _means(items, labels, preprocessing)
     dim = items.shape[1]

@@ -296,7 +296,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         if mode not in ("connectivity", "distance"):
             raise InputError(f'mode is {mode!r}; expected "connectivity" or "distance"')
         distances, ids = self.kneighbors(X, n_neighbors)
-        return graph(ids, distances if mode == "distance" else None, self.n_samples_fit_)
+        values = distances if mode == "distance" else np.ones(ids.shape)
+        return sparse_rows(ids, values, self.n_samples_fit_)
 
     def transform(self, X: Any) -> csr_matrix:  # noqa: N803
         """The codes of items; or their neighbours, as ``output`` says.
@@ -314,9 +315,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             more = 1 if self.output == "distance" else 0
             return self.kneighbors_graph(X, self.n_neighbors + more, self.output)
         codes = self.encoder_.encode(self._items(X), ROWS, self.device).codes  # ascending
-        ends = np.arange(len(codes) + 1) * self.encoder_.active
-        ones = np.ones(codes.size, np.float32)
-        return csr_matrix((ones, codes.ravel(), ends), (len(codes), self.encoder_.buckets))
+        return sparse_rows(codes, np.ones(codes.shape, np.float32), self.encoder_.buckets)
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The commonest label of each query's neighbours, as ``KNeighborsClassifier`` has it.
@@ -499,12 +498,10 @@ def whole_neighbours(wanted: Any, items: int, itself: bool) -> int:
     return count
 
 
-def graph(ids: NDArray[np.int64], distances: NDArray[np.float64] | None, items: int) -> csr_matrix:
-    """A matrix [n, items] with a value for each neighbour, nearest first in each row."""
-    count, each = ids.shape
-    values = np.ones(ids.size) if distances is None else distances.ravel()
-    ends = np.arange(0, count * each + 1, each)
-    return csr_matrix((values, ids.ravel(), ends), (count, items))
+def sparse_rows(columns: NDArray[Any], values: NDArray[Any], width: int) -> csr_matrix:
+    """A matrix [n, width] that has ``values`` [n, m] at ``columns`` [n, m] of each row."""
+    ends = np.arange(len(columns) + 1) * columns.shape[1]
+    return csr_matrix((values.ravel(), columns.ravel(), ends), (len(columns), width))
 
 
 def commonest(numbers: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -54,17 +54,13 @@ def arrays(
     """
     if preprocess not in ("usual", "none"):
         raise InputError(f'preprocess is {preprocess!r}; expected "usual" or "none"')
-    data = labelled_arrays(items, labels, embedding=embedding, label=label)
+    data = _labelled(items, labels, embedding, label)
     options = {"mean": "none", "spread": "none"} if preprocess == "none" else {}
     return split_in_three(data, validation, test, seed, progress=progress, **options)
 
 
-def labelled_arrays(
-    items: Source,
-    labels: Source | None = None,
-    *,
-    embedding: str | None = None,
-    label: str | None = None,
+def _labelled(
+    items: Source, labels: Source | None, embedding: str | None, label: str | None
 ) -> LabelledItems:
     """Like :func:`arrays`, not split."""
     source, found, found_labels = _read(items, embedding, label, labels is None)
@@ -106,7 +102,7 @@ def any_arrays(
         if store.kind == "vectors":
             _check_finite(array, source)
         return array, None
-    found = labelled_arrays(path, labels, embedding=embedding, label=label)
+    found = _labelled(path, labels, embedding, label)
     assert isinstance(found.items, ArrayItems)
     return found.items.array, [found.class_names[one] for one in found.labels.tolist()]
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.argument_checks import whole_number
 from flowhash.data.files.archives import cached_pickle, uncompressed
 from flowhash.data.files.array_files import npz_array, npz_names
 from flowhash.data.item_sources import ChainedItems, PlanarImages
-from flowhash.data.labelled_data import LabelledItems, Splits, seeded
+from flowhash.data.labelled_data import LabelledItems, Splits, seeded, shuffled_ranks
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import DamagedFileError, InputError
 
@@ -167,10 +168,6 @@ def _chained(batches: list[BatchFile], source: str) -> LabelledItems:
 
 def _some_of_each(batch: BatchFile, count: int, seed: int) -> NDArray[np.int64]:
     """Positions of ``count`` images of each class, or all that it has, by chance, ascending."""
-    if count < 1:
-        raise InputError(f"per_class is {count}; expected a whole number from 1")
-    order = seeded(seed).permutation(len(batch.labels))
-    order = order[np.argsort(batch.labels[order], kind="stable")]
+    wanted = whole_number("per_class", count, 1)
     sizes = np.bincount(batch.labels, minlength=CLASSES)
-    ranks = np.arange(order.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.sort(order[ranks < count])
+    return np.flatnonzero(shuffled_ranks(batch.labels, sizes, seeded(seed)) < wanted)
