@@ -124,6 +124,11 @@ def get_ready() -> None:
     cpu_target.target_context.refresh()
 
 
+def _instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's ``intrinsic``, with a type: kernels call it without the typing context."""
+    return cast(Callable[..., Any], intrinsic(function))
+
+
 # A minimum written as ``a if a < b else b`` keeps LLVM from turning a loop over it into SIMD code:
 # without a promise that no NaN comes, the order of the comparisons matters. These two make that
 # promise for one comparison each (all inputs were checked before), which vectorises the reductions
@@ -133,6 +138,7 @@ def get_ready() -> None:
 def _compared(sign: str) -> Callable[[float, float], float]:
     """Of two floats of one type, neither of them NaN, the one that stands before ``sign``."""
 
+    @_instruction
     def _compare(typing_context: Any, first: Any, second: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             flags = ("nnan", "nsz")
@@ -141,7 +147,7 @@ def _compared(sign: str) -> Callable[[float, float], float]:
 
         return first(first, first), generate
 
-    return cast(Callable[[float, float], float], intrinsic(_compare))
+    return _compare
 
 
 smaller = _compared("<")
@@ -151,7 +157,8 @@ larger = _compared(">")
 # one or a few instructions of the processor, written as LLVM code.
 
 
-def _half_to_float(typing_context: Any, bits: Any) -> Any:
+@_instruction
+def half_to_float(typing_context: Any, bits: Any) -> Any:
     """The float32 with the value of a float16, given as its 16 bits; numba has no float16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -160,10 +167,8 @@ def _half_to_float(typing_context: Any, bits: Any) -> Any:
     return numba.types.float32(numba.types.uint16), generate
 
 
-half_to_float = cast(Callable[[int], float], intrinsic(_half_to_float))
-
-
-def _high_to_float(typing_context: Any, high: Any) -> Any:
+@_instruction
+def high_to_float(typing_context: Any, high: Any) -> Any:
     """The float32 whose upper 16 bits are given and whose lower 16 bits are zero."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -175,7 +180,8 @@ def _high_to_float(typing_context: Any, high: Any) -> Any:
     return numba.types.float32(numba.types.uint16), generate
 
 
-def _join_planes(typing_context: Any, high: Any, low: Any) -> Any:
+@_instruction
+def join_planes(typing_context: Any, high: Any, low: Any) -> Any:
     """The float32 that was split into a rounded upper half and a lower half.
 
     The upper half was rounded up where the lower one is 2^15 or more; that is taken back.
@@ -191,10 +197,6 @@ def _join_planes(typing_context: Any, high: Any, low: Any) -> Any:
     return numba.types.float32(numba.types.uint16, numba.types.uint16), generate
 
 
-high_to_float = cast(Callable[[int], float], intrinsic(_high_to_float))
-join_planes = cast(Callable[[int, int], float], intrinsic(_join_planes))
-
-
 def _fetch(context: Any, builder: Any, place: Any) -> Any:
     """Call the processor's instruction for it: to be read, and soon."""
     pointer = builder.bitcast(place, ir.IntType(8).as_pointer())
@@ -208,7 +210,8 @@ def _fetch(context: Any, builder: Any, place: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
+@_instruction
+def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     """Ask the processor to fetch a place of a matrix soon; the place may lie behind its end."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -227,7 +230,8 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     return numba.types.void(array, numba.types.intp, numba.types.intp), generate
 
 
-def _prefetch_item(typing_context: Any, array: Any, index: Any) -> Any:
+@_instruction
+def prefetch_item(typing_context: Any, array: Any, index: Any) -> Any:
     """Ask the processor to fetch a place of a one-dimensional array soon."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -237,13 +241,10 @@ def _prefetch_item(typing_context: Any, array: Any, index: Any) -> Any:
     return numba.types.void(array, numba.types.intp), generate
 
 
-prefetch = cast(Callable[[Any, int, int], None], intrinsic(_prefetch))
-prefetch_item = cast(Callable[[Any, int], None], intrinsic(_prefetch_item))
-
-
 def pointer_to(kind: Any) -> Callable[[int], Any]:
     """A function for kernels: from the address of an array to a pointer for ``numba.carray``."""
 
+    @_instruction
     def _pointer(typing_context: Any, address: Any) -> Any:
         pointer = numba.types.CPointer(kind)
 
@@ -252,4 +253,4 @@ def pointer_to(kind: Any) -> Callable[[int], Any]:
 
         return pointer(numba.types.int64), generate
 
-    return cast(Callable[[int], Any], intrinsic(_pointer))
+    return _pointer

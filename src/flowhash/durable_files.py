@@ -52,9 +52,7 @@ ON_WINDOWS = os.name == "nt"  # folders cannot be opened there, nor open files r
 def open_regular_file(path: str | Path, *, pipe: bool = False) -> BinaryIO:
     """Open a file to read its bytes; links to files are followed.
 
-    Args:
-        path: the file.
-        pipe: whether it may be a pipe, of which somebody has the other end and writes to it.
+    With ``pipe`` it may be a pipe, of which somebody has the other end and writes to it.
 
     Raises:
         DamagedFileError: it is a pipe, a device, a socket or a folder, which may block or never
@@ -102,12 +100,8 @@ def reading(path: str | Path, cannot: str, advice: str) -> Iterator[None]:
     """Say what is wrong with a file that is read here; nothing else may be done in the block.
 
     Parsers fail in any way on files that were made on purpose. What the system refuses, because of
-    permissions, of too many open files or of a failing disk, is no damage of the file.
-
-    Args:
-        path: the file.
-        cannot: the message's words before the parser's own.
-        advice: and behind them.
+    permissions, of too many open files or of a failing disk, is no damage of the file. ``cannot``
+    and ``advice`` are the message's words before and behind the parser's own.
     """
     try:
         yield
@@ -329,11 +323,9 @@ MADE = "table"  # in a folder aside, what is made
 def folder_aside(folder: Path) -> Iterator[Path]:
     """A place to make ``folder``; beside it, so that renaming it is one step.
 
-    What a killed command has left there is removed first. Its lock tells: the system gives it back
-    when a process ends, however it ends, and nobody else's is taken for that.
-
-    Args:
-        folder: what is made; the folder above it is made, too.
+    The folder above is made, too. What a killed command has left there is removed first. Its lock
+    tells: the system gives it back when a process ends, however it ends, and nobody else's is taken
+    for that.
     """
     beginning = f".{folder.name}.copy-"
     ours = re.compile(re.escape(beginning) + "[0-9a-f]{8}")

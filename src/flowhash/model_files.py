@@ -41,15 +41,13 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFileError: it cannot be read as one; the message names it.
     """
-    return _parsed(path, _record_content(path))
+    return _read_record(path)[0]
 
 
-def _record_content(path: Path) -> bytes:
+def _read_record(path: Path) -> tuple[dict[str, Any], bytes]:
+    """What a JSON file holds, and its bytes."""
     with naming(path):
-        return read_regular_file(path, LARGEST_RECORD)
-
-
-def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+        content = read_regular_file(path, LARGEST_RECORD)
     try:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -58,7 +56,7 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
         ) from error
     if not isinstance(record, dict):
         raise DamagedFileError(f"{path} does not hold a JSON object; restore it from a copy")
-    return record
+    return record, content
 
 
 def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
@@ -72,8 +70,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFileError: any byte of it is another one; the message names it.
     """
-    content = _record_content(path)
-    record = _parsed(path, content)
+    record, content = _read_record(path)
     record.pop("checksum", None)
     try:
         # The bytes, not the entries: a changed space is a sign of a failing disk too.
@@ -134,11 +131,7 @@ def described_by(path: Path, what: str) -> Iterator[None]:
     """Name the file whose content cannot be used, however using it fails.
 
     Files hold what others may have written: sizes, names and settings that no code of ours, or of
-    a library, was made for.
-
-    Args:
-        path: the file.
-        what: it should describe.
+    a library, was made for. ``what`` is what it should describe.
     """
     try:
         yield
@@ -188,11 +181,7 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Args:
-        path: the file.
-        sha256: what :func:`write_tensors` returned, to compare the file with.
+    """Read a safetensors file; ``sha256`` is what :func:`write_tensors` returned for it.
 
     Raises:
         DamagedFileError: it is missing, cut short or changed; the message names it.

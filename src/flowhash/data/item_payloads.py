@@ -32,10 +32,7 @@ PICTURE_MEDIA = {
 
 
 def thumbnail(image: NDArray[np.uint8]) -> str:
-    """An image as a data URL, scaled down to at most 96 pixels a side.
-
-    Args:
-        image: uint8 [height, width, 3].
+    """An image, uint8 [height, width, 3], as a data URL of at most 96 pixels a side.
 
     Raises:
         InputError: it is no image.

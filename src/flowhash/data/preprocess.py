@@ -130,13 +130,14 @@ class Preprocessing:
                 f"mean is {mean_of!r} and spread is {spread_of!r}; for {kind} choose a mean of "
                 f"{', '.join(means)} and a spread of {', '.join(spreads)}"
             )
+        if scale is None:
+            scale = 1 / 255 if kind == "images" else 1.0
+        size = None
         if kind == "images":
-            factor = 1 / 255 if scale is None else scale
-            size, middle, std = image_statistics(data, factor, mean_of, spread_of, progress)
-            return cls("images", size, factor, middle, std)
-        factor = 1.0 if scale is None else scale
-        middle, std = vector_statistics(data, factor, mean_of, spread_of, progress)
-        return cls("vectors", None, factor, middle, std)
+            size, middle, std = image_statistics(data, scale, mean_of, spread_of, progress)
+        else:
+            middle, std = vector_statistics(data, scale, mean_of, spread_of, progress)
+        return cls(kind, size, scale, middle, std)
 
     def __call__(self, batch: NDArray[Any]) -> NDArray[np.float32]:
         """What a network takes.

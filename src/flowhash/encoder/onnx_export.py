@@ -54,7 +54,13 @@ def export_onnx(encoder: Encoder, path: str | Path, first: int | None = None) ->
     graph = _Graph(encoder, count).eval().requires_grad_(False)
     _check_size(graph)
     model = _exported(graph, _example(encoder, 2))
-    model.metadata_props.extend(_properties(encoder))
+    properties = {
+        "fingerprint": encoder.fingerprint,
+        "active": str(encoder.active),
+        "class_names": json.dumps(encoder.class_names, ensure_ascii=False),
+    }
+    for name, value in properties.items():
+        model.metadata_props.add(key=f"flowhash.{name}", value=value)
     content = model.SerializeToString()
     _compare(content, graph, _example(encoder, 3))
     replace_file(Path(path), content)
@@ -147,16 +153,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
-
-
-def _properties(encoder: Encoder) -> list[Any]:
-    entry = require("onnx", "onnx").StringStringEntryProto
-    values = {
-        "fingerprint": encoder.fingerprint,
-        "active": str(encoder.active),
-        "class_names": json.dumps(encoder.class_names, ensure_ascii=False),
-    }
-    return [entry(key=f"flowhash.{name}", value=value) for name, value in values.items()]
 
 
 def _compare(content: bytes, graph: nn.Module, items: Tensor) -> None:

@@ -83,8 +83,15 @@ def contents(table: HashTable, items: int) -> tuple[NDArray[np.int32], NDArray[n
 def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     """Write a new sub-folder, then the record that names it, then remove older ones."""
     metric = hasher.effective_metric_
-    number = FORMAT if metric == "inner" else BEFORE_INNER
-    record = {"format": number, **_described(hasher)}  # before anything is written
+    feature_names = getattr(hasher, "feature_names_in_", None)
+    record: dict[str, Any] = {  # made, and refused, before anything is written
+        "format": FORMAT if metric == "inner" else BEFORE_INNER,
+        "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
+        "classes": _plain_classes(hasher.classes_),
+        "metric": metric,
+        "features": hasher.n_features_in_,
+        "feature_names": None if feature_names is None else list(feature_names),
+    }
     name = f"fitted-{secrets.token_hex(8)}"
     inside = folder / name
     codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
@@ -223,17 +230,6 @@ def restored(state: dict[str, Any]) -> dict[str, Any]:
             encoder = Encoder.load(folder)
         _assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"])
     return state
-
-
-def _described(hasher: FlowHasher) -> dict[str, Any]:
-    names = getattr(hasher, "feature_names_in_", None)
-    return {
-        "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
-        "classes": _plain_classes(hasher.classes_),
-        "metric": hasher.effective_metric_,
-        "features": hasher.n_features_in_,
-        "feature_names": None if names is None else list(names),
-    }
 
 
 def _plain(value: Any) -> Any:

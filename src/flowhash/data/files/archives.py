@@ -139,13 +139,7 @@ class _Limited:
 
 
 def download(address: str, target: Path, md5: str, progress: bool = True) -> None:
-    """Fetch ``address`` to ``target``; what a broken download left is taken up again.
-
-    Args:
-        address: where it is.
-        target: where it goes; its folder is made.
-        md5: checksum of the whole file, in hexadecimal.
-        progress: show a bar.
+    """Fetch ``address`` to ``target``, whose folder is made; a broken download is taken up again.
 
     Raises:
         StorageError: the connection or the disk failed; calling again goes on where it broke off.

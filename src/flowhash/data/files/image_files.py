@@ -98,8 +98,7 @@ def read_pictures(
             out[place] = read_image(picture, size)
 
     with ThreadPoolExecutor(threads or available_threads()) as pool:
-        for _ in pool.map(one, range(len(pictures))):
-            pass
+        list(pool.map(one, range(len(pictures))))
     return out
 
 
