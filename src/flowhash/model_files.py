@@ -7,7 +7,6 @@ that belongs together, whenever the writer died.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -88,11 +87,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
 def check_entries(path: Path, record: Any, kinds: Kinds, where: str = "") -> None:
     """Refuse a record that lacks an entry, or has one of another type than was written.
 
-    Args:
-        path: of the file, for messages.
-        record: what was read, or a part of it.
-        kinds: the entries, and the types that each may have; bool does not count as int.
-        where: the part's name, for messages.
+    ``kinds`` has the entries, and the types that each may have; bool does not count as int. Where
+    ``record`` is a part of the file, ``where`` is the part's name.
 
     Raises:
         DamagedFileError: the message names the file and the entry.
@@ -189,8 +185,8 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     """
     load = require("safetensors.torch", "learn").load
     most = memory() // 2  # the tensors take as much again
-    try:
-        with naming(path):
+    with naming(path):
+        try:
             size = path.stat().st_size
             if size > most:
                 raise StorageError(
@@ -198,11 +194,9 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
                     "read: twice as many. Read it on a larger one"
                 )
             content = read_regular_file(path, most)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        # Also if somebody replaced it in this moment: then the record names another file now.
-        raise DamagedFileError(f"{path} is missing; restore it from a copy") from error
+        except FileNotFoundError as error:
+            # Also if somebody replaced it in this moment: then the record names another file now.
+            raise DamagedFileError(f"{path} is missing; restore it from a copy") from error
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedFileError(
             f"{path} was changed after it was written, its checksum does not fit; restore it from "

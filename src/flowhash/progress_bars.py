@@ -74,9 +74,7 @@ def shown(parts: Iterator[Several], what: str, total: int | None, show: bool) ->
 
     Where there is no terminal, a line says now and then how far it is.
     """
-    bar = None
-    if show:
-        bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s")
+    bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s") if show else None
     if bar is None:
         yield from _told(parts, what, total) if show else parts
         return

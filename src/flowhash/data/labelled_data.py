@@ -153,7 +153,7 @@ def stratified(
     _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     held_out = _held_out(sizes, validation, least_size=3, spare=sizes - 2)
     tested = _held_out(sizes, test, least_size=4, spare=sizes - 2 - held_out)
-    ranks = shuffled_ranks(classes, sizes, seeded(seed))
+    ranks = shuffled_ranks(classes, seeded(seed))
     in_validation = ranks < held_out[classes]
     in_test = ~in_validation & (ranks < (held_out + tested)[classes])
     in_train = ~in_validation & ~in_test
@@ -177,13 +177,12 @@ def _held_out(
     return given
 
 
-def shuffled_ranks(
-    classes: NDArray[np.int64], sizes: NDArray[np.int64], generator: np.random.Generator
-) -> NDArray[np.int64]:
+def shuffled_ranks(classes: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
     """A random rank of each item among those of its class, from 0."""
     order = generator.permutation(classes.size)
     order = order[np.argsort(classes[order], kind="stable")]
     ranks = np.empty(classes.size, np.int64)
+    sizes = np.bincount(classes)
     starts = np.cumsum(sizes) - sizes
     ranks[order] = np.arange(classes.size) - starts[classes[order]]
     return ranks

@@ -74,11 +74,7 @@ class Joined(nn.Module):
     """The two networks of an encoder as one; a backbone that they share runs once.
 
     The networks are copied to the CPU and are not trained on: an encoder never changes under its
-    fingerprint.
-
-    Args:
-        base: makes embeddings; None where the hash network's outputs are the embeddings.
-        hash: makes activations.
+    fingerprint. Without a base, the hash network's outputs are the embeddings.
     """
 
     def __init__(self, base: EmbeddingNetwork | None, hash: EmbeddingNetwork) -> None:

@@ -64,8 +64,11 @@ def _pieces(items: Any, batch_size: int, single: int) -> Iterator[Any]:
             "or a file of many use flowhash.data.open_data"
         )
     if not isinstance(items, Iterable) and not hasattr(items, "__len__"):
+        came = f"a {type(items).__name__}"
+        if items is None:
+            came = "None (a data set without a test split has None there; use its validation split)"
         raise InputError(
-            f"items is {_kind(items)}; expected an array, a list of pictures, items of "
+            f"items is {came}; expected an array, a list of pictures, items of "
             "flowhash.data, or what yields items or batches"
         )
     if _has_positions(items):
@@ -240,9 +243,3 @@ def _array(values: Any) -> NDArray[Any]:
         return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except ValueError as error:
         raise InputError(f"items yields lists of unequal lengths: {error}") from error
-
-
-def _kind(items: Any) -> str:
-    if items is None:
-        return "None (a data set without a test split has None there; use its validation split)"
-    return f"a {type(items).__name__}"

@@ -52,7 +52,12 @@ def export_onnx(encoder: Encoder, path: str | Path, first: int | None = None) ->
         raise InputError(f"first is {first!r}; expected a whole number from 1 to {encoder.buckets}")
     encoder.networks.cpu()
     graph = _Graph(encoder, count).eval().requires_grad_(False)
-    _check_size(graph)
+    size = sum(value.nbytes for value in (*graph.parameters(), *graph.buffers()))
+    if size > LARGEST:
+        raise InputError(
+            f"the networks have {size} bytes of weights; one ONNX file holds {LARGEST} at the "
+            "most. Use smaller networks, or one that ranks with its own outputs"
+        )
     model = _exported(graph, _example(encoder, 2))
     properties = {
         "fingerprint": encoder.fingerprint,
@@ -64,15 +69,6 @@ def export_onnx(encoder: Encoder, path: str | Path, first: int | None = None) ->
     content = model.SerializeToString()
     _compare(content, graph, _example(encoder, 3))
     replace_file(Path(path), content)
-
-
-def _check_size(graph: nn.Module) -> None:
-    size = sum(value.nbytes for value in (*graph.parameters(), *graph.buffers()))
-    if size > LARGEST:
-        raise InputError(
-            f"the networks have {size} bytes of weights; one ONNX file holds {LARGEST} at the "
-            "most. Use smaller networks, or one that ranks with its own outputs"
-        )
 
 
 class _Graph(nn.Module):

@@ -199,12 +199,7 @@ def _assemble(
     """Put encoder, table and labels into an estimator's attributes."""
     table = new_table(encoder, state["effective_metric_"])
     table.add(codes, embeddings, encoder=encoder.fingerprint)
-    state |= {
-        "encoder_": encoder,
-        "table_": table,
-        "_numbers": labels,
-        "n_samples_fit_": len(table),
-    }
+    state.update(encoder_=encoder, table_=table, _numbers=labels, n_samples_fit_=len(table))
 
 
 def portable(state: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from flowhash.data.files.image_files import IMAGE_FORMATS, IMAGE_SUFFIXES, Image
 from flowhash.data.labelled_data import LabelledItems, Splits, split_in_three
 from flowhash.errors import Argument, InputError
 
-VALIDATION = ("val", "valid", "validation")
-TEST = ("test",)
+FOLDERS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
 LITTER = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})  # of file managers
 NAMED = 3  # files that a message names
 
@@ -79,12 +78,14 @@ def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
 def _given_splits(root: Path) -> dict[str, Path]:
     """The folders of the splits: at least "train", which is ``root`` where none are given."""
     folders = {folder.name.lower(): folder for folder in _folders(root)}
-    known = {"train": ("train",), "validation": VALIDATION, "test": TEST}
-    every = {name for names in known.values() for name in names}
+    every = {name for names in FOLDERS.values() for name in names}
     if "train" not in folders or not folders.keys() <= every:
         return {"train": root}
     return {
-        split: folders[name] for split, names in known.items() for name in names if name in folders
+        split: folders[name]
+        for split, names in FOLDERS.items()
+        for name in names
+        if name in folders
     }
 
 
@@ -119,9 +120,9 @@ def _labelled(
     for folder in folders:
         images = find_images(folder, ignore_other)
         if len(images) < (2 if names is None else 1):
-            size = "a single image" if images else "no images"
+            has = "a single image" if images else "no images"
             raise InputError(
-                f"{folder} is a class with {size}; training needs two or more of each, and others "
+                f"{folder} is a class with {has}; training needs two or more of each, and others "
                 "at least one. Add images, or remove the folder"
             )
         paths += images

@@ -69,7 +69,9 @@ def imagenet32(
     learned = [batches[name] for name in TRAIN_FILES]
     training = _chained(learned, f"{root} (train)")
     last = batches[HELD_OUT_FILE]
-    held_out = _chained([last], last.name).subset(_some_of_each(last, per_class, seed))
+    ranks = shuffled_ranks(last.labels, seeded(seed))
+    some_of_each = np.flatnonzero(ranks < whole_number("per_class", per_class, 1))
+    held_out = _chained([last], last.name).subset(some_of_each)
     tested = _chained([batches[TEST_FILE]], batches[TEST_FILE].name)
     return Splits(training, held_out, tested, _preprocessing(learned, training, progress))
 
@@ -164,10 +166,3 @@ def _chained(batches: list[BatchFile], source: str) -> LabelledItems:
         tuple(str(number) for number in range(1, CLASSES + 1)),
         source,
     )
-
-
-def _some_of_each(batch: BatchFile, count: int, seed: int) -> NDArray[np.int64]:
-    """Positions of ``count`` images of each class, or all that it has, by chance, ascending."""
-    wanted = whole_number("per_class", count, 1)
-    sizes = np.bincount(batch.labels, minlength=CLASSES)
-    return np.flatnonzero(shuffled_ranks(batch.labels, sizes, seeded(seed)) < wanted)
