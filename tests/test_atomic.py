@@ -95,8 +95,8 @@ def test_nothing_is_written_through_links(
     """Whoever can write to a folder lays links to a file of ours, where a file will be written."""
     ours = tmp_path / "ours"
     ours.write_bytes(b"precious")
-    digits = iter(f"{number:016x}" for number in range(99))
-    monkeypatch.setattr("secrets.token_hex", lambda count: next(digits)[: 2 * count])
+    numbers = iter(range(99))
+    monkeypatch.setattr("os.urandom", lambda count: next(numbers).to_bytes(count, "big"))
 
     def lay(*written: str) -> None:
         for name in written:

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
@@ -165,7 +164,7 @@ def _new_file(path: Path) -> tuple[Path, IO[bytes]]:
     Then another is made, but not for ever, because a file system may count links in its own way.
     """
     for left in reversed(range(100)):
-        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+        new = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
         with _naming(path, new):
             file = new.open("xb")  # which never follows a link
         if (_lock(file.fileno()) is not False and os.fstat(file.fileno()).st_nlink) or not left:
@@ -345,7 +344,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 def _locked(parent: Path, beginning: str) -> tuple[Path, IO[bytes]]:
     """A new folder that is ours for as long as its lock is held."""
     while True:
-        place = parent / f"{beginning}{secrets.token_hex(4)}"
+        place = parent / f"{beginning}{os.urandom(4).hex()}"
         place.mkdir(mode=0o700)
         # Without a lock yet, it looks like a dead one to others, who may remove it.
         try:

@@ -428,10 +428,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         else:
             queries = self.encoder_.encode(self._items(X), ROWS, self.device)
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        top = whole_neighbours(wanted, self.n_samples_fit_, itself) + itself
+        top = whole_neighbours(wanted, self.n_samples_fit_, itself)
+        spare = 1 if itself else 0
         if options.get("at_least") is not None:
-            options["at_least"] += itself
-        found = search_encoded(self.table_, queries, top, **options)
+            options["at_least"] += spare
+        found = search_encoded(self.table_, queries, top + spare, **options)
         if itself:
             # Query i is item i, which is neither found nor scanned. Where many items are the same
             # as the query, it may not be among the nearest; then the last of them is left out, as
