@@ -62,11 +62,7 @@ def small_picture(image: Any) -> str:
 
 
 def file_thumbnail(path: str | Path) -> str:
-    """An image file as a data URL; see :func:`small_picture`.
-
-    Raises:
-        DamagedFileError: the file cannot be decoded; the message names it.
-    """
+    """An image file as a data URL; see :func:`with_image` and :func:`small_picture`."""
     return with_image(path, PICTURE_SIDE, small_picture)
 
 

@@ -249,7 +249,7 @@ def _pickled_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Data, labels and mean of a pickle; an empty mean stands for none, to be looked for once."""
     with reading(path, *NOT_OFFICIAL):
         content = read_pickle(read_regular_file(path, LARGEST), str(path))
-    arrays = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for key in ("data", "labels"):
         if key not in content:
             raise DamagedFileError(
@@ -265,7 +265,8 @@ def _pickled_arrays(path: Path) -> dict[str, NDArray[Any]]:
     mean = content.get("mean")
     if mean is not None and (not isinstance(mean, np.ndarray) or mean.size == 0):
         raise DamagedFileError(f"{path}: 'mean' is not an array of numbers. Get the official file")
-    return {**arrays, "mean": np.zeros(0) if mean is None else mean}
+    arrays["mean"] = np.zeros(0) if mean is None else mean
+    return arrays
 
 
 def _cached_path(path: Path, key: str, cache: Path | None) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,14 +59,16 @@ def image_folder(
     given = _given_splits(root)
     everything = _labelled(given["train"], pixels, ignore_other, threads)
     names = everything.class_names
-    others = {
+    others: dict[str, Any] = {
         name: _labelled(folder, pixels, ignore_other, threads, names)
         for name, folder in given.items()
         if name != "train"
     }
     shares = (0.0 if "validation" in given else validation, 0.0 if "test" in given else test)
-    options = {"mean": "channel", "spread": "channel", "progress": progress}
-    return replace(split_in_three(everything, *shares, seed, **options), **others)
+    splits = split_in_three(
+        everything, *shares, seed, mean="channel", spread="channel", progress=progress
+    )
+    return replace(splits, **others)
 
 
 def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
