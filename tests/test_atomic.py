@@ -13,9 +13,8 @@ from flowhash import durable_files as atomic
 from flowhash.bulk import work_folder as work
 from flowhash.data.files import archives as cache
 from flowhash.data.files.archives import _opened
-from flowhash.durable_files import atomic_file, remove_strays, replace_file
+from flowhash.durable_files import atomic_file, open_regular_file, remove_strays, replace_file
 from flowhash.errors import DamagedFileError, StorageError
-from flowhash.regular_file import open_regular_file
 from flowhash.table import HashTable
 
 
@@ -96,8 +95,8 @@ def test_nothing_is_written_through_links(
     """Whoever can write to a folder lays links to a file of ours, where a file will be written."""
     ours = tmp_path / "ours"
     ours.write_bytes(b"precious")
-    digits = iter(f"{number:016x}" for number in range(99))
-    monkeypatch.setattr("secrets.token_hex", lambda count: next(digits)[: 2 * count])
+    numbers = iter(range(99))
+    monkeypatch.setattr("os.urandom", lambda count: next(numbers).to_bytes(count, "big"))
 
     def lay(*written: str) -> None:
         for name in written:

@@ -1,4 +1,4 @@
-"""How FlowHash compiles its kernels.
+"""How FlowHash compiles its kernels, and the instructions that numba has no words for.
 
 A few decorators for all of them, so that the rules of the house hold everywhere: compiled code is
 cached on disk, releases the GIL, and keeps to IEEE arithmetic, because exact answers live from
@@ -16,9 +16,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import event
+from llvmlite import ir
+from numba.core import cgutils, event
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LOG = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class Notice(event.Listener):
         """Nothing: people see that it goes on."""
 
 
-event.register("numba:compile", Notice())  # type: ignore[no-untyped-call]
+event.register("numba:compile", Notice())
 
 
 def kernel(function: Function) -> Function:
@@ -63,14 +65,9 @@ def inner_kernel(function: Function) -> Function:
 
     Numba counts references to every array that it passes from one function to another, atomically;
     in a search over a few hundred buckets that took a third of the time. Kernels that allocate
-    nothing do not need the count. The switch for it is not documented, so that a numba without it
-    compiles the kernel as usual, only slower.
+    nothing do not need the count.
     """
-    options: dict[str, Any] = {"_nrt": False}
-    try:
-        return _cached(function, **options)
-    except (KeyError, TypeError):
-        return kernel(function)
+    return _uncounted(function)
 
 
 def filter_kernel(function: Function) -> Function:
@@ -80,11 +77,18 @@ def filter_kernel(function: Function) -> Function:
     uses, dim · 2^-24 of the sum of magnitudes, holds for any order. Infinities and NaNs keep their
     meaning.
     """
-    options: dict[str, Any] = {"fastmath": {"reassoc", "contract", "nsz"}, "_nrt": False}
+    return _uncounted(function, fastmath={"reassoc", "contract", "nsz"})
+
+
+def _uncounted(function: Function, **options: Any) -> Function:
+    """Compile without the count of references.
+
+    The switch for it is not documented, so that a numba without it compiles the kernel as usual,
+    only slower.
+    """
     try:
-        return _cached(function, **options)
+        return _cached(function, _nrt=False, **options)
     except (KeyError, TypeError):
-        del options["_nrt"]
         return _cached(function, **options)
 
 
@@ -120,36 +124,133 @@ def get_ready() -> None:
     cpu_target.target_context.refresh()
 
 
+def _instruction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Numba's ``intrinsic``, with a type: kernels call it without the typing context."""
+    return cast(Callable[..., Any], intrinsic(function))
+
+
 # A minimum written as ``a if a < b else b`` keeps LLVM from turning a loop over it into SIMD code:
 # without a promise that no NaN comes, the order of the comparisons matters. These two make that
 # promise for one comparison each (all inputs were checked before), which vectorises the reductions
 # of the inner loops about fourfold and leaves every other operation strict.
 
 
-def _choose(builder: Any, sign: str, arguments: Any) -> Any:
-    first, second = arguments
-    flags = ("nnan", "nsz")
-    ordered = builder.fcmp_ordered(sign, first, second, flags=flags)
-    return builder.select(ordered, first, second, flags=flags)
+def _compared(sign: str) -> Callable[[float, float], float]:
+    """Of two floats of one type, neither of them NaN, the one that stands before ``sign``."""
+
+    @_instruction
+    def _compare(typing_context: Any, first: Any, second: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            flags = ("nnan", "nsz")
+            ordered = builder.fcmp_ordered(sign, *arguments, flags=flags)
+            return builder.select(ordered, *arguments, flags=flags)
+
+        return first(first, first), generate
+
+    return _compare
 
 
-def _smaller(typing_context: Any, first: Any, second: Any) -> Any:
-    """The smaller of two floats of one type, neither of them NaN."""
+smaller = _compared("<")
+larger = _compared(">")
+
+# What follows is for the table: float16, floats from their bits, prefetching, addresses. Each is
+# one or a few instructions of the processor, written as LLVM code.
+
+
+@_instruction
+def half_to_float(typing_context: Any, bits: Any) -> Any:
+    """The float32 with the value of a float16, given as its 16 bits; numba has no float16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _choose(builder, "<", arguments)
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
-    return first(first, first), generate
+    return numba.types.float32(numba.types.uint16), generate
 
 
-def _larger(typing_context: Any, first: Any, second: Any) -> Any:
-    """The larger of two floats of one type, neither of them NaN."""
+@_instruction
+def high_to_float(typing_context: Any, high: Any) -> Any:
+    """The float32 whose upper 16 bits are given and whose lower 16 bits are zero."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _choose(builder, ">", arguments)
+        word = ir.IntType(32)
+        return builder.bitcast(
+            builder.shl(builder.zext(arguments[0], word), word(16)), ir.FloatType()
+        )
 
-    return first(first, first), generate
+    return numba.types.float32(numba.types.uint16), generate
 
 
-smaller = cast(Callable[[float, float], float], intrinsic(_smaller))
-larger = cast(Callable[[float, float], float], intrinsic(_larger))
+@_instruction
+def join_planes(typing_context: Any, high: Any, low: Any) -> Any:
+    """The float32 that was split into a rounded upper half and a lower half.
+
+    The upper half was rounded up where the lower one is 2^15 or more; that is taken back.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(32)
+        high = builder.zext(arguments[0], word)
+        low = builder.zext(arguments[1], word)
+        floor = builder.sub(high, builder.lshr(low, word(15)))
+        return builder.bitcast(builder.or_(builder.shl(floor, word(16)), low), ir.FloatType())
+
+    return numba.types.float32(numba.types.uint16, numba.types.uint16), generate
+
+
+def _fetch(context: Any, builder: Any, place: Any) -> Any:
+    """Call the processor's instruction for it: to be read, and soon."""
+    pointer = builder.bitcast(place, ir.IntType(8).as_pointer())
+    number = ir.IntType(32)
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch",
+        [pointer.type],
+        ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number]),
+    )
+    builder.call(function, [pointer, number(0), number(3), number(1)])
+    return context.get_dummy_value()
+
+
+@_instruction
+def prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
+    """Ask the processor to fetch a place of a matrix soon; the place may lie behind its end."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        matrix = make_array(array)(context, builder, arguments[0])
+        place = cgutils.get_item_pointer2(
+            context,
+            builder,
+            matrix.data,
+            cgutils.unpack_tuple(builder, matrix.shape, 2),
+            cgutils.unpack_tuple(builder, matrix.strides, 2),
+            array.layout,
+            list(arguments[1:]),
+        )
+        return _fetch(context, builder, place)
+
+    return numba.types.void(array, numba.types.intp, numba.types.intp), generate
+
+
+@_instruction
+def prefetch_item(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask the processor to fetch a place of a one-dimensional array soon."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.gep(make_array(array)(context, builder, arguments[0]).data, [arguments[1]])
+        return _fetch(context, builder, place)
+
+    return numba.types.void(array, numba.types.intp), generate
+
+
+def pointer_to(kind: Any) -> Callable[[int], Any]:
+    """A function for kernels: from the address of an array to a pointer for ``numba.carray``."""
+
+    @_instruction
+    def _pointer(typing_context: Any, address: Any) -> Any:
+        pointer = numba.types.CPointer(kind)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(pointer))
+
+        return pointer(numba.types.int64), generate
+
+    return _pointer

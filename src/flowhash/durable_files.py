@@ -1,6 +1,7 @@
 """Files and folders that are whole or not there: put in their place in one step, flushed, locked.
 
-What a killed process has left of them, the next one removes.
+What a killed process has left of them, the next one removes. What is read is a regular file, opened
+without waiting: where a file is expected, anybody may have put a pipe.
 
 The lock is our own, not filelock's: that one unlocks when its object is collected, also in a forked
 child, which would take the lock from its parent; and a file that is written here is locked before
@@ -10,16 +11,24 @@ it is renamed, and stays so.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-import secrets
 import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
-from flowhash.errors import Advice, InputError, LockedTableError, StorageError
+from flowhash.errors import (
+    Advice,
+    DamagedFileError,
+    InputError,
+    LockedTableError,
+    MissingExtraError,
+    StorageError,
+    reason,
+)
 
 # What these flags are for, the systems without them do not have.
 NOT_THROUGH_LINKS: int = getattr(os, "O_NOFOLLOW", 0)
@@ -29,7 +38,92 @@ STRAY = r"\.[0-9a-f]{16}\.new"  # behind a file's name
 OLD_STRAY = r"(\.[0-9a-f]{16})?\.new"
 OWN_NAMES = ("manifest.json", "index.toml")
 LOCK = "writer.lock"  # of a table's folder
+KINDS = {
+    stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device", stat.S_IFDIR: "a folder",
+}  # fmt: skip
+# What the system says where a file that was made on purpose names places that no file has.
+OF_FORGED_PLACES = (errno.EINVAL, errno.EOVERFLOW)
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 ON_WINDOWS = os.name == "nt"  # folders cannot be opened there, nor open files renamed or removed
+
+
+def open_regular_file(path: str | Path, *, pipe: bool = False) -> BinaryIO:
+    """Open a file to read its bytes; links to files are followed.
+
+    With ``pipe`` it may be a pipe, of which somebody has the other end and writes to it.
+
+    Raises:
+        DamagedFileError: it is a pipe, a device, a socket or a folder, which may block or never
+            end.
+        OSError: the system's own, where it cannot be opened.
+    """
+    # Opening a pipe would wait for somebody who writes to it.
+    flags = os.O_RDONLY | NOT_WAITING | getattr(os, "O_BINARY", 0)
+    if Path(path).is_socket():  # cannot be opened at all, with an odd error
+        raise _other(path, stat.S_IFSOCK)
+    handle = os.open(path, flags)
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if pipe and kind == stat.S_IFIFO:
+        os.set_blocking(handle, True)  # its writer may not have begun yet
+    elif kind != stat.S_IFREG:
+        os.close(handle)
+        raise _other(path, kind)
+    return os.fdopen(handle, "rb")
+
+
+def _other(path: str | Path, kind: int) -> DamagedFileError:
+    found = KINDS.get(kind, "something else")
+    return DamagedFileError(f"{path} is {found}; expected a file. Put the file itself there")
+
+
+def read_regular_file(path: str | Path, limit: int) -> bytes:
+    """The bytes of a file that has at most ``limit`` of them.
+
+    Raises:
+        DamagedFileError: it has more, or it is no file.
+        OSError: the system's own, where it cannot be read.
+    """
+    with open_regular_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise DamagedFileError(
+                f"{path} has {size} bytes; expected at most {limit}. It is another file than it "
+                "should be; restore it from a copy"
+            )
+        return file.read(size)
+
+
+@contextlib.contextmanager
+def reading(path: str | Path, cannot: str, advice: str) -> Iterator[None]:
+    """Say what is wrong with a file that is read here; nothing else may be done in the block.
+
+    Parsers fail in any way on files that were made on purpose. What the system refuses, because of
+    permissions, of too many open files or of a failing disk, is no damage of the file. ``cannot``
+    and ``advice`` are the message's words before and behind the parser's own.
+    """
+    try:
+        yield
+    except (InputError, StorageError, MissingExtraError):
+        raise
+    except FileNotFoundError as error:
+        raise StorageError(f"{path} is not there; look whether it was moved or renamed") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno not in (None, *OF_FORGED_PLACES):
+            words = reason(error.strerror or error)
+            raise StorageError(f"{path} cannot be read: {words}") from error
+        raise DamagedFileError(f"{path} {cannot}: {reason(error)}; {advice}") from error
+
+
+def memory() -> int:
+    """How many bytes of memory the machine, or the container, has; 1 TiB where nobody says."""
+    try:
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows
+        found = 1 << 40
+    with contextlib.suppress(OSError, ValueError):  # no container, or "max": no limit
+        found = min(found, int(CGROUP_LIMIT.read_text()))
+    return found
 
 
 @contextlib.contextmanager
@@ -70,7 +164,7 @@ def _new_file(path: Path) -> tuple[Path, IO[bytes]]:
     Then another is made, but not for ever, because a file system may count links in its own way.
     """
     for left in reversed(range(100)):
-        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
+        new = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
         with _naming(path, new):
             file = new.open("xb")  # which never follows a link
         if (_lock(file.fileno()) is not False and os.fstat(file.fileno()).st_nlink) or not left:
@@ -205,9 +299,9 @@ def naming(path: Path) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
+        words = error.strerror or str(error)
         raise StorageError(
-            error.errno, f"{error.filename or path}: {reason}; nothing was changed. Free space or "
+            error.errno, f"{error.filename or path}: {words}; nothing was changed. Free space or "
             "mend the permissions, then try again"
         ) from error  # fmt: skip
 
@@ -228,11 +322,9 @@ MADE = "table"  # in a folder aside, what is made
 def folder_aside(folder: Path) -> Iterator[Path]:
     """A place to make ``folder``; beside it, so that renaming it is one step.
 
-    What a killed command has left there is removed first. Its lock tells: the system gives it back
-    when a process ends, however it ends, and nobody else's is taken for that.
-
-    Args:
-        folder: what is made; the folder above it is made, too.
+    The folder above is made, too. What a killed command has left there is removed first. Its lock
+    tells: the system gives it back when a process ends, however it ends, and nobody else's is taken
+    for that.
     """
     beginning = f".{folder.name}.copy-"
     ours = re.compile(re.escape(beginning) + "[0-9a-f]{8}")
@@ -252,7 +344,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 def _locked(parent: Path, beginning: str) -> tuple[Path, IO[bytes]]:
     """A new folder that is ours for as long as its lock is held."""
     while True:
-        place = parent / f"{beginning}{secrets.token_hex(4)}"
+        place = parent / f"{beginning}{os.urandom(4).hex()}"
         place.mkdir(mode=0o700)
         # Without a lock yet, it looks like a dead one to others, who may remove it.
         try:

@@ -52,11 +52,7 @@ def lazy_exports(spec: ModuleSpec | None, needs: tuple[str, ...] = (), extra: st
 
 
 def _is_guarded(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.If)
-        and isinstance(statement.test, ast.Name)
-        and statement.test.id == "TYPE_CHECKING"
-    )
+    return isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
 
 
 def _imported(block: ast.stmt) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ that belongs together, whenever the writer died.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -16,10 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from flowhash.durable_files import naming, replace_file
+from flowhash.durable_files import memory, naming, read_regular_file, replace_file
 from flowhash.errors import DamagedFileError, InputError, MissingExtraError, StorageError, reason
 from flowhash.extras import require
-from flowhash.regular_file import memory, read_regular_file
 
 LARGEST_RECORD = 1 << 28  # bytes of a JSON file; a million class names take a tenth of it
 Kinds = Mapping[str, tuple[type, ...]]
@@ -42,15 +40,13 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFileError: it cannot be read as one; the message names it.
     """
-    return _parsed(path, _record_content(path))
+    return _read_record(path)[0]
 
 
-def _record_content(path: Path) -> bytes:
+def _read_record(path: Path) -> tuple[dict[str, Any], bytes]:
+    """What a JSON file holds, and its bytes."""
     with naming(path):
-        return read_regular_file(path, LARGEST_RECORD)
-
-
-def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+        content = read_regular_file(path, LARGEST_RECORD)
     try:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -59,7 +55,7 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
         ) from error
     if not isinstance(record, dict):
         raise DamagedFileError(f"{path} does not hold a JSON object; restore it from a copy")
-    return record
+    return record, content
 
 
 def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
@@ -73,8 +69,7 @@ def read_sealed(path: Path) -> dict[str, Any]:
     Raises:
         DamagedFileError: any byte of it is another one; the message names it.
     """
-    content = _record_content(path)
-    record = _parsed(path, content)
+    record, content = _read_record(path)
     record.pop("checksum", None)
     try:
         # The bytes, not the entries: a changed space is a sign of a failing disk too.
@@ -92,11 +87,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
 def check_entries(path: Path, record: Any, kinds: Kinds, where: str = "") -> None:
     """Refuse a record that lacks an entry, or has one of another type than was written.
 
-    Args:
-        path: of the file, for messages.
-        record: what was read, or a part of it.
-        kinds: the entries, and the types that each may have; bool does not count as int.
-        where: the part's name, for messages.
+    ``kinds`` has the entries, and the types that each may have; bool does not count as int. Where
+    ``record`` is a part of the file, ``where`` is the part's name.
 
     Raises:
         DamagedFileError: the message names the file and the entry.
@@ -135,11 +127,7 @@ def described_by(path: Path, what: str) -> Iterator[None]:
     """Name the file whose content cannot be used, however using it fails.
 
     Files hold what others may have written: sizes, names and settings that no code of ours, or of
-    a library, was made for.
-
-    Args:
-        path: the file.
-        what: it should describe.
+    a library, was made for. ``what`` is what it should describe.
     """
     try:
         yield
@@ -189,11 +177,7 @@ def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
-    """Read a safetensors file.
-
-    Args:
-        path: the file.
-        sha256: what :func:`write_tensors` returned, to compare the file with.
+    """Read a safetensors file; ``sha256`` is what :func:`write_tensors` returned for it.
 
     Raises:
         DamagedFileError: it is missing, cut short or changed; the message names it.
@@ -201,8 +185,8 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
     """
     load = require("safetensors.torch", "learn").load
     most = memory() // 2  # the tensors take as much again
-    try:
-        with naming(path):
+    with naming(path):
+        try:
             size = path.stat().st_size
             if size > most:
                 raise StorageError(
@@ -210,11 +194,9 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, Tensor]:
                     "read: twice as many. Read it on a larger one"
                 )
             content = read_regular_file(path, most)
-    except StorageError as error:
-        if error.errno != errno.ENOENT:
-            raise
-        # Also if somebody replaced it in this moment: then the record names another file now.
-        raise DamagedFileError(f"{path} is missing; restore it from a copy") from error
+        except FileNotFoundError as error:
+            # Also if somebody replaced it in this moment: then the record names another file now.
+            raise DamagedFileError(f"{path} is missing; restore it from a copy") from error
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedFileError(
             f"{path} was changed after it was written, its checksum does not fit; restore it from "

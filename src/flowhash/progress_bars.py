@@ -55,18 +55,15 @@ def bytes_bar(
 
 def tracked(parts: Iterable[Part], what: str, total: int, show: bool = True) -> Iterator[Part]:
     """``parts``, with a bar where they take longer than two seconds."""
-    began = time.monotonic() if show else float("inf")
+    began = time.monotonic()
     bar, task = None, None
     with contextlib.ExitStack() as stack:
         for done, part in enumerate(parts):
-            if bar is None and time.monotonic() - began > PATIENCE:
-                bar = make_bar("MofNCompleteColumn")
-                if bar is None:
-                    began = float("inf")  # do not look for it again
-                    yield part
-                    continue
-                stack.enter_context(bar)
-                task = bar.add_task(what, total=total)
+            if show and time.monotonic() - began > PATIENCE:
+                show, bar = False, make_bar("MofNCompleteColumn")  # looked for once
+                if bar is not None:
+                    stack.enter_context(bar)
+                    task = bar.add_task(what, total=total)
             if bar is not None:
                 bar.update(task, completed=done)
             yield part
@@ -77,9 +74,7 @@ def shown(parts: Iterator[Several], what: str, total: int | None, show: bool) ->
 
     Where there is no terminal, a line says now and then how far it is.
     """
-    bar = None
-    if show:
-        bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s")
+    bar = make_bar("MofNCompleteColumn", fact="{task.fields[rate]:.0f}/s") if show else None
     if bar is None:
         yield from _told(parts, what, total) if show else parts
         return

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flowhash import __version__
+from flowhash.durable_files import open_regular_file, replace_file
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.extras import require
-from flowhash.regular_file import open_regular_file
 
 if sys.version_info >= (3, 11):
     import tomllib as toml
@@ -22,8 +22,6 @@ MOST = 1 << 20  # bytes of a file of options, or of a key
 
 def write_section(path: Path, words: Sequence[str], options: Mapping[str, Any]) -> None:
     """Write the options of one command as a file for ``--config``."""
-    from flowhash.durable_files import replace_file  # the command's help needs none of it
-
     section: Mapping[str, Any] = {name: _plain(value) for name, value in options.items()}
     for word in reversed(words):
         section = {word: section}

@@ -18,13 +18,13 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from flowhash import regular_file
+from flowhash import durable_files
 from flowhash.data.files import array_files as files
 from flowhash.data.files.archives import read_tar, uncompressed
 from flowhash.data.files.array_files import has_labels, npz_array, read_npy
 from flowhash.data.files.image_files import read_image
+from flowhash.durable_files import memory
 from flowhash.errors import DamagedFileError, StorageError
-from flowhash.regular_file import memory
 
 NOISE = np.random.default_rng(0).integers(0, 256, (300, 200), np.uint8)
 
@@ -143,7 +143,7 @@ def test_the_memory_bounds_what_is_loaded_not_what_is_copied(
 
 def test_a_container_may_have_less_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(regular_file, "CGROUP_LIMIT", limit)
+    monkeypatch.setattr(durable_files, "CGROUP_LIMIT", limit)
     machine = memory()
     for text, expected in (("max\n", machine), ("12345\n", 12345), (f"{1 << 60}\n", machine)):
         limit.write_text(text)

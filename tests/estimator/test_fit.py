@@ -15,7 +15,7 @@ from sklearn.neighbors import NearestNeighbors
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
 from flowhash.estimator import FlowHasher
-from flowhash.estimator.fit_encoder import FitPlan, discriminant, make_settings
+from flowhash.estimator.fit_encoder import discriminant, make_settings
 from tests.estimator.clouds import clouds, quick
 
 
@@ -187,14 +187,14 @@ def test_starts_where_linear_discriminant_analysis_ends() -> None:
 
 
 def test_the_steps_are_bounded_and_few_for_little_data() -> None:
-    plan = FitPlan(256, 1, 0.5, "triplet", (), None, "input", 0, "cpu", True)
+    hasher = FlowHasher(256, penalty=0.5)
     steps = [
-        make_settings(np.arange(count, dtype=np.int64) % 100, plan).hash.steps
+        make_settings(hasher, np.arange(count, dtype=np.int64) % 100, 0).hash.steps
         for count in (200, 50_000, 10**7)
     ]
     assert steps[0] == 200
     assert 200 < steps[1] <= steps[2] == 1_500
-    assert make_settings(np.arange(300, dtype=np.int64), plan).hash.start == "random"
+    assert make_settings(hasher, np.arange(300, dtype=np.int64), 0).hash.start == "random"
 
 
 def test_shows_a_bar_only_if_asked(capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def fail(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("step", ["read_classes", "learn_encoder", "add_items"])
+@pytest.mark.parametrize("step", ["read_classes", "learn_encoder", "_add_items"])
 def test_a_refit_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     pandas = pytest.importorskip("pandas")
     rows, labels = clouds()

@@ -27,11 +27,11 @@ from flowhash.data.files.archives import cached_pickle, read_folder, read_tar, u
 from flowhash.data.files.array_files import read_npy
 from flowhash.data.files.image_files import read_image
 from flowhash.data.files.pickles import read_pickle, whole_numbers
+from flowhash.durable_files import open_regular_file, read_regular_file
 from flowhash.encoder import Encoder, encoder_files
 from flowhash.errors import DamagedFileError, InputError, StorageError, reason
 from flowhash.learn.training.checkpoints import Checkpoints
 from flowhash.model_files import read_json, read_sealed, read_tensors, write_sealed
-from flowhash.regular_file import open_regular_file, read_regular_file
 from flowhash.settings_file import read_settings
 from tests.encoder.encoders import items_of, make
 from tests.forged.forgeries import deep, mirrored, npy_bytes, npy_head

@@ -14,6 +14,7 @@ from flowhash.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from flowhash.data.augmentation import Augmentation as Augmentation
     from flowhash.data.data_registry import open_data as open_data
+    from flowhash.data.files.image_files import ImageFolder as ImageFolder
     from flowhash.data.item_collection import (
         Collection as Collection,
         open_collection as open_collection,
@@ -30,10 +31,7 @@ if TYPE_CHECKING:
     from flowhash.data.sets.cifar import cifar100 as cifar100
     from flowhash.data.sets.embedding_arrays import arrays as arrays
     from flowhash.data.sets.handwritten_digits import digits as digits
-    from flowhash.data.sets.image_folders import (
-        ImageFolder as ImageFolder,
-        image_folder as image_folder,
-    )
+    from flowhash.data.sets.image_folders import image_folder as image_folder
     from flowhash.data.sets.imagenet import imagenet32 as imagenet32
 
 if TYPE_CHECKING:  # for other rooms

@@ -70,9 +70,12 @@ class Augmentation:
         was taken away, as the paper does.
         """
         images, draws = self.checked(images, draws)
-        out = np.empty_like(images)
-        crop_flip(images, draws, self.pad, self.cutout, out)
-        return out
+        none, once = (np.full(images.shape[1:], value, np.float32) for value in (0, 1))
+        out = np.empty(images.shape, np.float32)
+        normalise_crop_flip(
+            images, draws, self.pad, self.cutout, np.float32(1), none, once, out
+        )  # fmt: skip
+        return out.astype(np.uint8)
 
     def checked(self, images: Any, draws: Any) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
         """Images and draws in the form the compiled passes take.
@@ -130,29 +133,6 @@ def cut_square(image: NDArray[Any], row_draw: Any, column_draw: Any, side: int) 
         for column in range(max(left, 0), min(left + side, width)):
             for channel in range(3):
                 image[row, column, channel] = 0
-
-
-@inner_kernel
-def crop_flip(
-    images: NDArray[np.uint8], draws: NDArray[np.int16], pad: int, side: int, out: NDArray[np.uint8]
-) -> None:
-    """Pad with zeros, crop at the drawn offset, flip where drawn, cut a square of ``side``."""
-    height, width = images.shape[1], images.shape[2]
-    for image in range(images.shape[0]):
-        down = np.int64(draws[image, 0]) - pad
-        right = np.int64(draws[image, 1]) - pad
-        flip = draws[image, 2] != 0
-        for row in range(height):
-            from_row = row + down
-            for column in range(width):
-                from_column = (width - 1 - column if flip else column) + right
-                inside = 0 <= from_row < height and 0 <= from_column < width
-                for channel in range(3):
-                    out[image, row, column, channel] = (
-                        images[image, from_row, from_column, channel] if inside else 0
-                    )
-        if side > 0:
-            cut_square(out[image], draws[image, 3], draws[image, 4], side)
 
 
 @inner_kernel

@@ -6,9 +6,9 @@ module imports nothing heavy: the command reads the names when it starts.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,40 +70,20 @@ def open_data(source: str | Path, *, progress: bool = True, **options: Any) -> S
         >>> open_data("digits").train.classes
         10
     """
+    given: tuple[Path, ...] = ()
     if isinstance(source, str) and source in NAMED:
-        return _call(load_function(NAMED[source].opener), source, (), options, progress)
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return _call(
-            load_function("image_folders:image_folder"), str(path), (path,), options, progress
-        )
-    if path.suffix.lower() in DATA_FILES:
-        return _call(
-            load_function("embedding_arrays:arrays"), str(path), (path,), options, progress
-        )
-    raise InputError(
-        f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a folder of "
-        f"images, or a file that ends in {', '.join(DATA_FILES)}"
-    )
-
-
-def load_function(named: str) -> Callable[..., Any]:
-    """The function "module:function" of ``flowhash.data.sets``; the module is imported here."""
-    module, _, function = named.partition(":")
-    loaded: Callable[..., Any] = getattr(
-        importlib.import_module(f"flowhash.data.sets.{module}"), function
-    )
-    return loaded
-
-
-def _call(
-    opener: Callable[..., Splits],
-    source: str,
-    given: tuple[Any, ...],
-    options: dict[str, Any],
-    progress: bool,
-) -> Splits:
-    """Call ``opener``, after a look at whether the options are its own."""
+        opener = load_function(NAMED[source].opener)
+    else:
+        given = (Path(source).expanduser(),)
+        if given[0].is_dir():
+            opener = load_function("image_folders:image_folder")
+        elif given[0].suffix.lower() in DATA_FILES:
+            opener = load_function("embedding_arrays:arrays")
+        else:
+            raise InputError(
+                f"{source} is neither a data set nor a folder; expected {', '.join(NAMED)}, a "
+                f"folder of images, or a file that ends in {', '.join(DATA_FILES)}"
+            )
     names = list(inspect.signature(opener).parameters)[len(given) :]
     bars = {"progress": progress} if "progress" in names else {}
     names = [name for name in names if name != "progress"]
@@ -118,4 +98,12 @@ def _call(
             f"{source} cannot be opened without a folder: {takes}. Say where it is:",
             Argument("folder", "...", f'open_data("{source}", {{}})'),
         )
-    return opener(*given, **options, **bars)
+    splits: Splits = opener(*given, **options, **bars)
+    return splits
+
+
+def load_function(named: str) -> Callable[..., Any]:
+    """The function "module:function" of ``flowhash.data.sets``; the module is imported here."""
+    module, _, function = named.partition(":")
+    loaded: Callable[..., Any] = getattr(import_module(f"flowhash.data.sets.{module}"), function)
+    return loaded

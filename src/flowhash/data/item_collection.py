@@ -15,7 +15,6 @@ from flowhash.data.data_registry import DATA_FILES, NAMED, load_function, open_d
 from flowhash.data.files.image_files import IMAGE_SUFFIXES, ImageFolder
 from flowhash.data.item_payloads import LABEL, NAME, PICTURE, file_thumbnail, thumbnail
 from flowhash.data.item_sources import ArrayItems, ChainedItems, Items
-from flowhash.data.labelled_data import LabelledItems
 from flowhash.data.sets.embedding_arrays import any_arrays
 from flowhash.data.sets.image_folders import find_images
 from flowhash.errors import InputError
@@ -111,7 +110,7 @@ def open_collection(
         return _of_folder(path, size or (32, 32), ignore_other)
     if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
         image = ImageFolder([path], size or (32, 32))
-        return Collection(image, [path.name], [None], str(path), True, _of_files([path]))
+        return Collection(image, [path.name], [None], str(path), True, _file_picture([path]))
     if path.suffix.lower() in DATA_FILES:
         found, classes = any_arrays(path, labels, embedding, label)
         names = _Rows(len(found), f"{path.name} row")
@@ -152,15 +151,10 @@ def _of_splits(source: str, split: str, options: dict[str, Any]) -> Collection:
     if not chosen:
         raise InputError(f"{source} has no {split} split; choose another one")
     names = [row for name, part in chosen.items() for row in _Rows(len(part), name)]
-    labels = [label for part in chosen.values() for label in _class_names(part)]
+    labels = [part.class_names[label] for part in chosen.values() for label in part.labels.tolist()]
     store = ChainedItems([part.items for part in chosen.values()])
-    draw = NAMED[source].draw
-    picture = _picture(store) if draw is None else _drawn(load_function(draw))
+    picture = _picture(store, NAMED[source].draw)
     return Collection(store, names, labels, source, False, picture)
-
-
-def _class_names(items: LabelledItems) -> list[str]:
-    return [items.class_names[label] for label in items.labels.tolist()]
 
 
 def _of_folder(root: Path, size: tuple[int, int], ignore_other: bool) -> Collection:
@@ -170,24 +164,18 @@ def _of_folder(root: Path, size: tuple[int, int], ignore_other: bool) -> Collect
     below = [path.relative_to(root) for path in paths]
     labels = [path.parts[0] if len(path.parts) > 1 else None for path in below]
     names = [path.as_posix() for path in below]
-    return Collection(
-        ImageFolder(paths, size), names, labels, str(root), True, _of_files(paths)
-    )  # fmt: skip
+    store = ImageFolder(paths, size)
+    return Collection(store, names, labels, str(root), True, _file_picture(paths))
 
 
-def _of_files(paths: Sequence[Path]) -> Picture:
+def _file_picture(paths: Sequence[Path]) -> Picture:
     """From the files: what is taken has the encoder's size, which may be small."""
     return lambda place, item: file_thumbnail(paths[place])
 
 
-def _of_image(place: int, image: NDArray[Any]) -> str:
-    return thumbnail(image)
-
-
-def _drawn(draw: Callable[[NDArray[Any]], NDArray[np.uint8]]) -> Picture:
-    """Of vectors that can be seen."""
-    return lambda place, item: thumbnail(draw(item))
-
-
-def _picture(items: Items) -> Picture | None:
-    return _of_image if items.kind == "images" else None
+def _picture(items: Items, draw: str | None = None) -> Picture | None:
+    """Of images, or of vectors that the function ``draw`` makes images of."""
+    if draw is not None:
+        drawn = load_function(draw)
+        return lambda place, item: thumbnail(drawn(item))
+    return (lambda place, item: thumbnail(item)) if items.kind == "images" else None

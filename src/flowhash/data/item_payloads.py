@@ -32,10 +32,7 @@ PICTURE_MEDIA = {
 
 
 def thumbnail(image: NDArray[np.uint8]) -> str:
-    """An image as a data URL, scaled down to at most 96 pixels a side.
-
-    Args:
-        image: uint8 [height, width, 3].
+    """An image, uint8 [height, width, 3], as a data URL of at most 96 pixels a side.
 
     Raises:
         InputError: it is no image.
@@ -65,11 +62,7 @@ def small_picture(image: Any) -> str:
 
 
 def file_thumbnail(path: str | Path) -> str:
-    """An image file as a data URL; see :func:`small_picture`.
-
-    Raises:
-        DamagedFileError: the file cannot be decoded; the message names it.
-    """
+    """An image file as a data URL; see :func:`with_image` and :func:`small_picture`."""
     return with_image(path, PICTURE_SIDE, small_picture)
 
 

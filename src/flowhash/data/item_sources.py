@@ -56,19 +56,14 @@ class ArrayItems:
         # A plain view: what is taken from a memory map is then no memory map itself.
         self.array = np.asarray(array)
         if self.array.ndim == 4 and self.array.shape[3] == 3 and self.array.dtype == np.uint8:
-            self._kind: Kind = "images"
+            self.kind: Kind = "images"
         elif self.array.ndim == 2 and self.array.dtype.kind in "fiub":
-            self._kind = "vectors"
+            self.kind = "vectors"
         else:
             raise InputError(
                 f"items have shape {self.array.shape} and dtype {self.array.dtype}; expected "
                 "images uint8 [n, height, width, 3] or vectors of numbers [n, dim]"
             )
-
-    @property
-    def kind(self) -> Kind:
-        """Whether the items are images or vectors."""
-        return self._kind
 
     def __len__(self) -> int:
         return int(self.array.shape[0])
@@ -76,7 +71,7 @@ class ArrayItems:
     def take(self, positions: NDArray[np.int64]) -> NDArray[Any]:
         """The items at ``positions``, a new array."""
         taken = self.array[positions]
-        return taken if self._kind == "images" else taken.astype(np.float32, copy=False)
+        return taken if self.kind == "images" else taken.astype(np.float32, copy=False)
 
 
 class PlanarImages:
@@ -109,16 +104,11 @@ class ChainedItems:
     def __init__(self, parts: Sequence[Items]) -> None:
         if not parts:
             raise InputError("no parts to chain; give at least one")
-        kinds = {part.kind for part in parts}
-        if len(kinds) > 1:
+        self.kind: Kind = parts[0].kind
+        if any(part.kind != self.kind for part in parts):
             raise InputError("some parts hold images and others vectors; give parts of one kind")
         self.parts = tuple(parts)
         self.starts = np.cumsum([0, *(len(part) for part in parts)])
-
-    @property
-    def kind(self) -> Kind:
-        """Whether the items are images or vectors."""
-        return self.parts[0].kind
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -143,16 +133,12 @@ class SomeItems:
     """A choice of another store's items: a view, nothing is copied."""
 
     def __init__(self, items: Items, positions: NDArray[np.int64]) -> None:
+        self.kind: Kind = items.kind
         self.items: Items = items
         self.positions: NDArray[np.int64] = positions
         if isinstance(items, SomeItems):  # a choice of a choice looks positions up once, not twice
             self.items = items.items
             self.positions = items.positions[positions]
-
-    @property
-    def kind(self) -> Kind:
-        """Whether the items are images or vectors."""
-        return self.items.kind
 
     def __len__(self) -> int:
         return int(self.positions.size)

@@ -153,7 +153,7 @@ def stratified(
     _, classes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     held_out = _held_out(sizes, validation, least_size=3, spare=sizes - 2)
     tested = _held_out(sizes, test, least_size=4, spare=sizes - 2 - held_out)
-    ranks = _shuffled_ranks(classes, sizes, seeded(seed))
+    ranks = shuffled_ranks(classes, seeded(seed))
     in_validation = ranks < held_out[classes]
     in_test = ~in_validation & (ranks < (held_out + tested)[classes])
     in_train = ~in_validation & ~in_test
@@ -177,13 +177,12 @@ def _held_out(
     return given
 
 
-def _shuffled_ranks(
-    classes: NDArray[np.int64], sizes: NDArray[np.int64], generator: np.random.Generator
-) -> NDArray[np.int64]:
+def shuffled_ranks(classes: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
     """A random rank of each item among those of its class, from 0."""
     order = generator.permutation(classes.size)
     order = order[np.argsort(classes[order], kind="stable")]
     ranks = np.empty(classes.size, np.int64)
+    sizes = np.bincount(classes)
     starts = np.cumsum(sizes) - sizes
     ranks[order] = np.arange(classes.size) - starts[classes[order]]
     return ranks
@@ -301,14 +300,13 @@ def open_pairs(
             "two groups or more, and a share from 0 to below 1"
         )
     held_out = min(count - 1, round(validation * count))
-    chosen = np.random.default_rng(seed).permutation(count)[:held_out]
-    aside = np.isin(group, chosen)
+    aside = np.isin(group, np.random.default_rng(seed).permutation(count)[:held_out])
     names = tuple(f"group {number}" for number in range(count))
-    everything = LabelledItems(store, np.zeros(len(store), np.int64), names, source)
-    training = _part(everything, known[~aside], group[~aside])
-    splits = Splits(
-        training, _part(everything, known[aside], group[aside]), None, Preprocessing.fit(training)
+    training, validating = (
+        LabelledItems(SomeItems(store, known[chosen]), group[chosen], names, source)
+        for chosen in (~aside, aside)
     )
+    splits = Splits(training, validating, None, Preprocessing.fit(training))
     place_in_training = np.cumsum(~aside) - 1
     return splits, place_in_training[places[~aside[places[:, 0]]]]
 
@@ -331,12 +329,3 @@ def checked_pairs(pairs: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         )
     positions, places = np.unique(array, return_inverse=True)
     return positions.astype(np.int64), places.reshape(array.shape).astype(np.int64)
-
-
-def _part(
-    everything: LabelledItems, positions: NDArray[np.int64], group: NDArray[Any]
-) -> LabelledItems:
-    part = everything.subset(positions)
-    return LabelledItems(
-        part.items, group.astype(np.int64), everything.class_names, everything.source
-    )

@@ -17,8 +17,6 @@ from flowhash.progress_bars import tracked
 
 if TYPE_CHECKING:
     from flowhash.data.labelled_data import LabelledItems
-if TYPE_CHECKING:
-    from flowhash.data.labelled_data import LabelledItems
 
 Mean = Literal["pixel", "channel", "dimension", "none"]
 Spread = Literal["channel", "global", "none"]
@@ -26,14 +24,6 @@ Spread = Literal["channel", "global", "none"]
 LARGEST = 1 << 24  # pixels of an image for a network: mean and spread are held for each
 LONGEST = 1e15  # of a vector for a network; its products go up to the square of it
 CHUNK = 2048  # items
-
-
-def _zero() -> NDArray[np.float32]:
-    return np.zeros((), np.float32)
-
-
-def _one() -> NDArray[np.float32]:
-    return np.ones((), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +47,8 @@ class Preprocessing:
     kind: Kind
     size: tuple[int, int] | None = None
     scale: float = 1.0
-    mean: NDArray[np.float32] = field(default_factory=_zero)
-    std: NDArray[np.float32] = field(default_factory=_one)
+    mean: NDArray[np.float32] = field(default_factory=lambda: np.zeros((), np.float32))
+    std: NDArray[np.float32] = field(default_factory=lambda: np.ones((), np.float32))
     _mean: NDArray[np.float32] = field(init=False, repr=False)
     _inverse: NDArray[np.float32] = field(init=False, repr=False)
 
@@ -140,13 +130,14 @@ class Preprocessing:
                 f"mean is {mean_of!r} and spread is {spread_of!r}; for {kind} choose a mean of "
                 f"{', '.join(means)} and a spread of {', '.join(spreads)}"
             )
+        if scale is None:
+            scale = 1 / 255 if kind == "images" else 1.0
+        size = None
         if kind == "images":
-            factor = 1 / 255 if scale is None else scale
-            size, middle, std = image_statistics(data, factor, mean_of, spread_of, progress)
-            return cls("images", size, factor, middle, std)
-        factor = 1.0 if scale is None else scale
-        middle, std = vector_statistics(data, factor, mean_of, spread_of, progress)
-        return cls("vectors", None, factor, middle, std)
+            size, middle, std = image_statistics(data, scale, mean_of, spread_of, progress)
+        else:
+            middle, std = vector_statistics(data, scale, mean_of, spread_of, progress)
+        return cls(kind, size, scale, middle, std)
 
     def __call__(self, batch: NDArray[Any]) -> NDArray[np.float32]:
         """What a network takes.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from flowhash.codes import ordered_buckets, topk_codes
 from flowhash.data import Preprocessing
-from flowhash.encoder.encoded_items import Encoded, Joined, chained
 from flowhash.encoder.encoder_files import (
     RECORD,
     described,
@@ -22,16 +25,101 @@ from flowhash.encoder.encoder_files import (
     rebuild_networks,
     write_encoder,
 )
-from flowhash.encoder.encoder_tables import add_encoded, check_table, create_table, search_encoded
 from flowhash.encoder.item_batches import count_of, in_batches
-from flowhash.engines import Engine, RemoteEngine
+from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.model_files import described_by
-from flowhash.networks import EmbeddingNetwork, device_of, run_networks
+from flowhash.networks import BACKBONES, EmbeddingNetwork, device_of, run_networks
 from flowhash.progress_bars import shown
-from flowhash.table import HashTable, Hits
+from flowhash.table import HashTable, Hits, check_vectors
 
 BATCH = 500  # items that go through the networks at once
+# What to do instead where a metric does not suit vectors that the encoder has moved.
+MOVED = {
+    "cosine": "bring items and queries to length one and choose euclidean, which orders alike",
+    "inner": 'choose euclidean, or learn with FlowHasher(metric="inner")',
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Items as an encoder sees them.
+
+    Attributes:
+        embeddings: for ranking [n, dim] float32.
+        activations: one a bucket [n, d] float32.
+        active: k.
+        fingerprint: of the encoder; tables compare it with theirs.
+    """
+
+    embeddings: NDArray[np.float32]
+    activations: NDArray[np.float32]
+    active: int
+    fingerprint: str
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """The k active buckets of each item [n, k] (Eq. 1)."""
+        return topk_codes(self.activations, self.active)
+
+    def ordered_buckets(self, first: int | None = None) -> NDArray[np.int32]:
+        """The buckets in the order in which a query opens them [n, first]; all by default."""
+        return ordered_buckets(self.activations, first)
+
+
+class Joined(nn.Module):
+    """The two networks of an encoder as one; a backbone that they share runs once.
+
+    The networks are copied to the CPU and are not trained on: an encoder never changes under its
+    fingerprint. Without a base, the hash network's outputs are the embeddings.
+    """
+
+    def __init__(self, base: EmbeddingNetwork | None, hash: EmbeddingNetwork) -> None:
+        super().__init__()
+        self.hash = copy.deepcopy(hash)
+        self.base = None
+        self.shared = False
+        if base is not None:
+            self.shared = _same(base.backbone, hash.backbone)
+            # What the memo knows is not copied: the base gets the hash network's copy.
+            memo = {id(base.backbone): self.hash.backbone} if self.shared else {}
+            self.base = copy.deepcopy(base, memo)
+        self.cpu().eval().requires_grad_(False)
+
+    def both(self, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings [n, dim] and activations [n, d]."""
+        if self.base is None:
+            made = self.hash(items)
+            return made, made
+        if not self.shared:
+            return self.base(items), self.hash(items)
+        features = self.hash.backbone(items)
+        return self.base.finish(features), self.hash.finish(features)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """Embeddings and activations side by side [n, dim + d]; once where they are the same."""
+        embeddings, activations = self.both(items)
+        return activations if self.base is None else torch.cat((embeddings, activations), 1)
+
+
+def _same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two backbones compute the same: a frozen one was copied, not trained.
+
+    Of a user's own module the description does not say what it computes, so that only the very
+    same one counts.
+    """
+    if one is other:
+        return True
+    specs: list[Any] = [one.spec, other.spec]
+    if specs[0].get("name") not in BACKBONES or json.dumps(specs[0]) != json.dumps(specs[1]):
+        return False
+    left, right = one.state_dict(), other.state_dict()
+    return left.keys() == right.keys() and all(
+        torch.equal(left[name].cpu(), right[name].cpu()) for name in left
+    )
 
 
 class Encoder:
@@ -124,12 +212,14 @@ class Encoder:
             InputError: items of another kind or shape than the encoder was trained on.
             StorageError: an image file cannot be read; the message names it.
         """
-        parts = list(self.stream(items, batch_size, device, progress))
-        if parts:
-            return chained(parts)
-        embeddings = np.zeros((0, self.dim), np.float32)
-        activations = np.zeros((0, self.buckets), np.float32)
-        return Encoded(embeddings, activations, self.active, self.fingerprint)
+        embeddings = [np.zeros((0, self.dim), np.float32)]
+        activations = [np.zeros((0, self.buckets), np.float32)]
+        for part in self.stream(items, batch_size, device, progress):
+            embeddings.append(part.embeddings)
+            activations.append(part.activations)
+        return Encoded(
+            np.concatenate(embeddings), np.concatenate(activations), self.active, self.fingerprint
+        )
 
     def stream(
         self, items: Any, batch_size: int = BATCH, device: str = "auto", progress: bool = False
@@ -145,11 +235,16 @@ class Encoder:
     def _encoded(
         self, ready: Iterator[NDArray[np.float32]], device: torch.device
     ) -> Iterator[Encoded]:
-        for (made,) in _with_memory(run_networks([self.networks], ready, device), device):
-            # Side by side, or one for both; copies, so that neither keeps the other in memory.
-            embeddings = np.ascontiguousarray(made[:, : self.dim])
-            activations = np.ascontiguousarray(made[:, -self.buckets :])
-            yield Encoded(embeddings, activations, self.active, self.fingerprint)
+        try:
+            for (made,) in run_networks([self.networks], ready, device):
+                # Side by side, or one for both; copies, so that neither keeps the other in memory.
+                embeddings = np.ascontiguousarray(made[:, : self.dim])
+                activations = np.ascontiguousarray(made[:, -self.buckets :])
+                yield Encoded(embeddings, activations, self.active, self.fingerprint)
+        except torch.OutOfMemoryError as error:
+            raise InputError(
+                f"{device} has no memory for a batch of this size; make batch_size smaller"
+            ) from error
 
     @overload
     def create_table(self, path: Path | None = None, **options: Any) -> HashTable: ...
@@ -169,7 +264,22 @@ class Encoder:
                 Euclidean by default, as in training; of embeddings of length one, cosine gives the
                 same order.
         """
-        return create_table(self, path, options)
+        metric = options.get("metric", "euclidean")
+        if metric in MOVED and moves_vectors(self):
+            raise InputError(
+                f"metric is {metric!r}, but the encoder subtracts a mean from the vectors and "
+                "ranks by what is left, whose angles and products are other ones; "
+                f"{MOVED[metric]}"
+            )
+        sizes: dict[str, Any] = {
+            "buckets": self.buckets,
+            "dim": self.dim,
+            "active": self.active,
+            "encoder": self.fingerprint,
+        }
+        if isinstance(path, str) and is_address(path):
+            return create_engine(path, **sizes, **options)
+        return HashTable.create(path, **sizes, **options)
 
     def add(
         self,
@@ -202,7 +312,26 @@ class Encoder:
             InputError: the table is of another encoder; items, ids or payloads do not fit.
         """
         parts = self.stream(items, batch_size, device, progress)
-        return add_encoded(self, table, parts, count_of(items), ids, payloads)
+        check_table(self, table)
+        given = {"ids": ids, "payloads": payloads}
+        given = {name: values for name, values in given.items() if values is not None}
+        for name, values in given.items():
+            if not (hasattr(values, "__len__") and hasattr(values, "__getitem__")):
+                raise InputError(
+                    f"{name} is a {type(values).__name__}; expected an array or a list"
+                )
+        _check_lengths(given, count_of(items), "nothing was added")
+        added: list[NDArray[Any]] = []
+        count = 0
+        for part in parts:
+            rows = slice(count, count + len(part))
+            some = {
+                name: None if values is None else values[rows] for name, values in given.items()
+            }
+            added.append(table.add(part.codes, part.embeddings, **some, encoder=part.fingerprint))
+            count += len(part)
+        _check_lengths(given, count, "the items were added")
+        return np.concatenate(added) if added else np.zeros(0, np.int64)
 
     def search(
         self,
@@ -282,11 +411,48 @@ class Encoder:
         return encoder
 
 
-def _with_memory(made: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    """The same outputs; a device without memory for them is said in our words."""
-    try:
-        yield from made
-    except torch.OutOfMemoryError as error:
-        raise InputError(
-            f"{device} has no memory for a batch of this size; make batch_size smaller"
-        ) from error
+def moves_vectors(encoder: Encoder) -> bool:
+    """Whether it ranks by the vectors themselves, but moved, or scaled by more than one number."""
+    taken = encoder.preprocessing
+    scaled = taken.std.size > 1 and bool(np.ptp(taken.std))
+    as_they_are = encoder.base is not None and encoder.base.passes_through
+    return as_they_are and (bool(np.any(taken.mean)) or scaled)
+
+
+def check_table(encoder: Encoder, table: Engine) -> None:
+    """Refuse a table of another encoder, or one of other sizes, before anything is encoded.
+
+    A table of more buckets would take the codes, but some of its buckets would stay empty for ever.
+    """
+    check_vectors(table.encoder, encoder.fingerprint)
+    for name in ("buckets", "dim", "active"):
+        has, makes = getattr(table, name), getattr(encoder, name)
+        if has != makes:
+            raise InputError(
+                f"the table has {name}={has}, but this encoder makes {name}={makes}; use a table "
+                "of encoder.create_table()"
+            )
+
+
+def _check_lengths(given: dict[str, Any], count: int | None, state: str) -> None:
+    for name, values in given.items():
+        if count is not None and len(values) != count:
+            raise InputError(
+                f"{name} has {len(values)} entries for {count} items; expected one each; {state}"
+            )
+
+
+def search_encoded(table: Engine, queries: Encoded, top: int, **options: Any) -> Hits:
+    """Search with as many ordered buckets as the options may open."""
+    first: int | None = None
+    if options.get("at_least") is None:
+        wanted = options.get("probe") or queries.active
+        # What is no number of buckets goes to the table as it is, which says so.
+        first = min(wanted, table.buckets) if isinstance(wanted, int) and wanted > 0 else None
+    return table.search(
+        queries.ordered_buckets(first),
+        queries.embeddings,
+        top,
+        encoder=queries.fingerprint,
+        **options,
+    )

@@ -111,11 +111,7 @@ def write_encoder(folder: Path, encoder: Encoder) -> None:
 def read_encoder(
     folder: Path, damaged: dict[str, Any] | None = None
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The record and the weights.
-
-    Args:
-        folder: where they are.
-        damaged: a record whose weights could not be read.
+    """The record and the weights; ``damaged`` is a record whose weights could not be read.
 
     Raises:
         InputError: there is no encoder, or its format is newer than this FlowHash.
@@ -191,26 +187,18 @@ def rebuild_networks(
     record: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     backbone: nn.Module | None,
-    hub: bool = False,
+    hub: bool,
 ) -> tuple[EmbeddingNetwork | None, EmbeddingNetwork]:
     """The base network, if there is one, and the hash network, with their weights.
 
-    Args:
-        record: as ``write_encoder`` was given it.
-        tensors: by network and name; without the base's backbone where it is the hash network's.
-        backbone: a module of the user's own to put weights into, for networks that are custom.
-        hub: whether a hub of models may be asked.
+    ``backbone`` is a module of the user's own to put weights into, for networks that are custom.
     """
     with torch.random.fork_rng(devices=[]), _Bounded(tensors):  # leaves the caller's seeds alone
         hashing = _rebuild("hash", record["hash"], tensors, backbone, hub)
         if record["base"] is None:
             return None, hashing
-        if not record.get("shared_backbone"):
-            return _rebuild("base", record["base"], tensors, backbone, hub), hashing
-        head = {name: value for name, value in tensors.items() if not name.startswith("hash.")}
-        features = hashing.backbone.state_dict().items()
-        head |= {f"base.backbone.{name}": value for name, value in features}
-        return _rebuild("base", record["base"], head, None, hub, hashing.backbone), hashing
+        shared = hashing.backbone if record.get("shared_backbone") else None
+        return _rebuild("base", record["base"], tensors, backbone, hub, shared), hashing
 
 
 class _Bounded(TorchFunctionMode):
@@ -290,6 +278,8 @@ def _rebuild(
     network = EmbeddingNetwork(module, spec["outputs"], spec["unit"])
     start = name + "."
     weights = {key[len(start) :]: tensors[key] for key in tensors if key.startswith(start)}
+    if shared is not None:
+        weights |= {f"backbone.{key}": value for key, value in shared.state_dict().items()}
     difference = _difference(network, weights)
     if difference is not None:
         if custom:

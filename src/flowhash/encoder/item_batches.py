@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.argument_checks import whole_number
 from flowhash.data import LabelledItems, read_pictures
 from flowhash.errors import InputError
 
@@ -34,10 +35,9 @@ def in_batches(
     Raises:
         InputError: items that cannot be used; also while the batches are asked for.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"batch_size is {batch_size!r}; expected a whole number from 1")
+    most = whole_number("batch_size", batch_size, 1)
     single = 1 if size is None else 3  # dimensions of one item
-    return _checked(_pieces(items, batch_size, single), size, dim), _expected(items)
+    return _checked(_pieces(items, most, single), size, dim), _expected(items)
 
 
 def count_of(items: Any) -> int | None:
@@ -64,8 +64,11 @@ def _pieces(items: Any, batch_size: int, single: int) -> Iterator[Any]:
             "or a file of many use flowhash.data.open_data"
         )
     if not isinstance(items, Iterable) and not hasattr(items, "__len__"):
+        came = f"a {type(items).__name__}"
+        if items is None:
+            came = "None (a data set without a test split has None there; use its validation split)"
         raise InputError(
-            f"items is {_kind(items)}; expected an array, a list of pictures, items of "
+            f"items is {came}; expected an array, a list of pictures, items of "
             "flowhash.data, or what yields items or batches"
         )
     if _has_positions(items):
@@ -218,13 +221,19 @@ def _dimensions(element: Any) -> int:
     return found if isinstance(found, int) else _array(element).ndim
 
 
+def as_numpy(values: Any) -> Any:
+    """A torch tensor as an array; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    try:
+        return tensor.numpy()
+    except TypeError:  # bfloat16, which numpy does not know
+        return tensor.float().numpy()
+
+
 def _array(values: Any) -> NDArray[Any]:
-    if hasattr(values, "detach"):
-        tensor = values.detach().cpu()
-        try:
-            return np.asarray(tensor.numpy())
-        except TypeError:  # bfloat16, which numpy does not know
-            return np.asarray(tensor.float().numpy())
+    values = as_numpy(values)
     if isinstance(values, Mapping):
         raise InputError(
             f"items yields a {type(values).__name__} with {', '.join(map(repr, values))}; expected "
@@ -234,9 +243,3 @@ def _array(values: Any) -> NDArray[Any]:
         return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except ValueError as error:
         raise InputError(f"items yields lists of unequal lengths: {error}") from error
-
-
-def _kind(items: Any) -> str:
-    if items is None:
-        return "None (a data set without a test split has None there; use its validation split)"
-    return f"a {type(items).__name__}"

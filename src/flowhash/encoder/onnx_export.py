@@ -52,21 +52,23 @@ def export_onnx(encoder: Encoder, path: str | Path, first: int | None = None) ->
         raise InputError(f"first is {first!r}; expected a whole number from 1 to {encoder.buckets}")
     encoder.networks.cpu()
     graph = _Graph(encoder, count).eval().requires_grad_(False)
-    _check_size(graph)
-    model = _exported(graph, _example(encoder, 2))
-    model.metadata_props.extend(_properties(encoder))
-    content = model.SerializeToString()
-    _compare(content, graph, _example(encoder, 3))
-    replace_file(Path(path), content)
-
-
-def _check_size(graph: nn.Module) -> None:
     size = sum(value.nbytes for value in (*graph.parameters(), *graph.buffers()))
     if size > LARGEST:
         raise InputError(
             f"the networks have {size} bytes of weights; one ONNX file holds {LARGEST} at the "
             "most. Use smaller networks, or one that ranks with its own outputs"
         )
+    model = _exported(graph, _example(encoder, 2))
+    properties = {
+        "fingerprint": encoder.fingerprint,
+        "active": str(encoder.active),
+        "class_names": json.dumps(encoder.class_names, ensure_ascii=False),
+    }
+    for name, value in properties.items():
+        model.metadata_props.add(key=f"flowhash.{name}", value=value)
+    content = model.SerializeToString()
+    _compare(content, graph, _example(encoder, 3))
+    replace_file(Path(path), content)
 
 
 class _Graph(nn.Module):
@@ -147,16 +149,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
-
-
-def _properties(encoder: Encoder) -> list[Any]:
-    entry = require("onnx", "onnx").StringStringEntryProto
-    values = {
-        "fingerprint": encoder.fingerprint,
-        "active": str(encoder.active),
-        "class_names": json.dumps(encoder.class_names, ensure_ascii=False),
-    }
-    return [entry(key=f"flowhash.{name}", value=value) for name, value in values.items()]
 
 
 def _compare(content: bytes, graph: nn.Module, items: Tensor) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,8 +16,10 @@ from torch import nn
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.estimator.item_index import METRIC_NAMES
 from flowhash.learn import Schedule, Settings, Stage, train
+
+if TYPE_CHECKING:
+    from flowhash.estimator.flow_hasher import FlowHasher
 
 BATCH = 256  # items in a training batch, about
 CLASSES = 64  # of a batch, at most
@@ -36,47 +38,6 @@ SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
 BLOCK = 8_192  # items that are centred and summed at once
 
 
-@dataclass(frozen=True)
-class FitPlan:
-    """What to learn; the fields are parameters of ``FlowHasher``."""
-
-    buckets: int
-    active: int
-    penalty: float
-    loss: str
-    hidden: tuple[int, ...]
-    steps: int | None
-    rank: str
-    seed: int
-    device: str
-    quiet: bool
-
-    @classmethod
-    def of(cls, hasher: Any) -> FitPlan:
-        """What the parameters of an estimator ask for; a generator as seed goes on by a number.
-
-        Raises:
-            InputError: they do not go together.
-        """
-        if hasher.active > hasher.buckets:
-            raise InputError(
-                f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in "
-                "more buckets than there are"
-            )
-        if METRIC_NAMES[hasher.metric] == "inner" and hasher.rank == "codes":
-            raise InputError(
-                f'metric is {hasher.metric!r} and rank is "codes", which ranks by distances of the '
-                'hash network\'s outputs, not by products of X; leave rank at "input"'
-            )
-        return cls(
-            buckets=int(hasher.buckets), active=int(hasher.active), penalty=float(hasher.penalty),
-            loss=hasher.loss, hidden=layer_sizes(hasher.hidden),
-            steps=None if hasher.steps == "auto" else int(hasher.steps), rank=hasher.rank,
-            seed=int(check_random_state(hasher.random_state).randint(np.iinfo(np.int32).max)),
-            device=hasher.device, quiet=not hasher.verbose,
-        )  # fmt: skip
-
-
 def layer_sizes(hidden: Any) -> tuple[int, ...]:
     """The sizes of the dense layers, checked: 3.7 is not cut to 3."""
     for size in hidden:
@@ -89,7 +50,10 @@ def layer_sizes(hidden: Any) -> tuple[int, ...]:
 
 
 def learn_encoder(
-    items: NDArray[np.float32], labels: NDArray[np.int64], names: tuple[str, ...], plan: FitPlan
+    hasher: FlowHasher,
+    items: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    names: tuple[str, ...],
 ) -> Encoder:
     """Learn the buckets by Algorithm 1, in memory.
 
@@ -97,23 +61,33 @@ def learn_encoder(
     starts at a linear discriminant of the classes: a good place that takes a second to compute.
 
     Args:
+        hasher: whose parameters say what to learn; a generator as seed goes on by a number.
         items: [n, dim].
         labels: [n], from 0 to classes - 1, each of which occurs.
         names: of the classes.
-        plan: what to learn.
+
+    Raises:
+        InputError: the parameters do not go together.
     """
+    if hasher.active > hasher.buckets:
+        raise InputError(
+            f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in more "
+            "buckets than there are"
+        )
+    seed = int(check_random_state(hasher.random_state).randint(np.iinfo(np.int32).max))
+    settings = make_settings(hasher, labels, seed)
     data = LabelledItems(ArrayItems(items), labels, names, "X")
     preprocessing = Preprocessing.fit(data)
-    settings = make_settings(labels, plan)
     directions = None
     if settings.hash.start == "classes":
-        directions = discriminant(items, labels, preprocessing, plan.seed)
+        directions = discriminant(items, labels, preprocessing, seed)
     enough = data.subset(_enough_of_each(labels, settings.hash.items))
     nothing = data.subset(np.zeros(0, np.int64))
     splits = Splits(enough, nothing, None, preprocessing)
     return train(
-        splits, settings, None, directions=directions, device=plan.device, quiet=plan.quiet
-    )
+        splits, settings, None, directions=directions, device=hasher.device,
+        quiet=not hasher.verbose,
+    )  # fmt: skip
 
 
 def without_centre(encoder: Encoder) -> Encoder:
@@ -131,38 +105,37 @@ def without_centre(encoder: Encoder) -> Encoder:
     return Encoder(encoder.base, network, uncentred, encoder.active, encoder.class_names)
 
 
-def make_settings(labels: NDArray[np.int64], plan: FitPlan) -> Settings:
+def make_settings(hasher: FlowHasher, labels: NDArray[np.int64], seed: int) -> Settings:
     """Batches and steps that suit the data; the steps are bounded, so that large data is quick."""
     count = int(labels.max()) + 1
     classes = min(CLASSES, count)
     each = int(np.clip(BATCH // classes, LEAST_ITEMS, MOST_ITEMS))
-    steps = plan.steps
-    if steps is None:
+    if isinstance(hasher.steps, str):  # "auto"
         steps = int(np.clip(ROUNDS * len(labels) // (classes * each), LEAST_STEPS, MOST_STEPS))
-    start = "classes" if plan.buckets >= count and not plan.hidden else "random"
+    else:
+        steps = int(hasher.steps)
+    hidden = layer_sizes(hasher.hidden)
+    start = "classes" if hasher.buckets >= count and not hidden else "random"
     stage = Stage(
-        loss=plan.loss,
-        loss_options=LOSS_OPTIONS.get(plan.loss, {}),
-        outputs=plan.buckets,
+        loss=hasher.loss,
+        loss_options=LOSS_OPTIONS.get(hasher.loss, {}),
+        outputs=int(hasher.buckets),
         classes=classes,
         items=each,
         steps=steps,
-        rate=DEEP_RATE if plan.hidden else RATES[start],
+        rate=DEEP_RATE if hidden else RATES[start],
         schedule=Schedule("cycle"),
         start=start,
     )
-    network: dict[str, Any] = {"name": "linear"}
-    if plan.hidden:
-        network = {"name": "mlp", "hidden": list(plan.hidden)}
     return Settings(
-        network,
+        {"name": "mlp", "hidden": list(hidden)} if hidden else {"name": "linear"},
         None,
         stage,
-        active=plan.active,
-        penalty=plan.penalty,
-        rank="base" if plan.rank == "input" else "hash",
+        active=int(hasher.active),
+        penalty=float(hasher.penalty),
+        rank="base" if hasher.rank == "input" else "hash",
         augment=None,
-        seed=plan.seed,
+        seed=seed,
         checkpoint_every=steps,
     )
 
@@ -191,13 +164,8 @@ def discriminant(
     """Weights and biases [classes, dim + 1] of Fisher's discriminant, of length one on average.
 
     The score of class c is s·x with s = S⁻¹ m_c, minus half of m_c·s: the likeliest class of normal
-    clouds that share one covariance S. All classes count alike, whatever their sizes.
-
-    Args:
-        items: [n, dim].
-        labels: [n], from 0 to classes - 1, each of which occurs.
-        preprocessing: what the network sees of the items.
-        seed: of the sample.
+    clouds that share one covariance S. All classes count alike, whatever their sizes. ``labels``
+    go from 0 to classes - 1, each of which occurs.
     """
     means = _means(items, labels, preprocessing)
     dim = items.shape[1]

@@ -20,22 +20,28 @@ from sklearn.base import (
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from flowhash.encoder import Encoder
+from flowhash.encoder import Encoded, Encoder, search_encoded
 from flowhash.errors import InputError
-from flowhash.estimator.fit_encoder import FitPlan, learn_encoder, without_centre
-from flowhash.estimator.hasher_files import load_hasher, portable, restored, save_hasher
-from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
-from flowhash.estimator.item_index import (
-    METRIC_NAMES,
+from flowhash.estimator.fit_encoder import learn_encoder, without_centre
+from flowhash.estimator.hasher_files import (
     ROWS,
-    add_items,
     check_unchanged,
-    encode_stored,
+    contents,
+    load_hasher,
     new_table,
-    search_items,
+    portable,
+    restored,
+    save_hasher,
 )
+from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
 from flowhash.learn import DEFAULT_PENALTY, LOSSES
+from flowhash.networks import device_of, run_networks
 from flowhash.table import MOST_BUCKETS, HashTable, Hits
+
+METRIC_NAMES = {  # the names that people know them by
+    "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
+    "inner": "inner", "ip": "inner", "dot": "inner",
+}  # fmt: skip
 
 # Which of scikit-learn's checks do not pass, and why.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
@@ -171,11 +177,16 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         names = tuple(str(name) for name in classes)
         known = numbers >= 0
         learned = items if known.all() else items[known]
-        encoder = learn_encoder(learned, numbers[known], names, FitPlan.of(self))
+        if metric == "inner" and self.rank == "codes":
+            raise InputError(
+                f'metric is {self.metric!r} and rank is "codes", which ranks by distances of the '
+                'hash network\'s outputs, not by products of X; leave rank at "input"'
+            )
+        encoder = learn_encoder(self, learned, numbers[known], names)
         if metric == "inner":
             encoder = without_centre(encoder)
         table = new_table(encoder, metric)
-        add_items(encoder, table, items, self.device)
+        _add_items(encoder, table, items, self.device)
         self.__dict__.pop("feature_names_in_", None)
         seen = ("n_features_in_", "feature_names_in_")
         self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
@@ -219,7 +230,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                     "for it, or leave y out, to search such items all the same, or fit again with "
                     "them"
                 )
-        added = add_items(self.encoder_, self.table_, items, self.device)
+        added = _add_items(self.encoder_, self.table_, items, self.device)
         self._numbers = np.concatenate((self._numbers, numbers))
         self.n_samples_fit_ = len(self.table_)
         return added
@@ -285,7 +296,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         if mode not in ("connectivity", "distance"):
             raise InputError(f'mode is {mode!r}; expected "connectivity" or "distance"')
         distances, ids = self.kneighbors(X, n_neighbors)
-        return graph(ids, distances if mode == "distance" else None, self.n_samples_fit_)
+        values = distances if mode == "distance" else np.ones(ids.shape)
+        return sparse_rows(ids, values, self.n_samples_fit_)
 
     def transform(self, X: Any) -> csr_matrix:  # noqa: N803
         """The codes of items; or their neighbours, as ``output`` says.
@@ -303,9 +315,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             more = 1 if self.output == "distance" else 0
             return self.kneighbors_graph(X, self.n_neighbors + more, self.output)
         codes = self.encoder_.encode(self._items(X), ROWS, self.device).codes  # ascending
-        ends = np.arange(len(codes) + 1) * self.encoder_.active
-        ones = np.ones(codes.size, np.float32)
-        return csr_matrix((ones, codes.ravel(), ends), (len(codes), self.encoder_.buckets))
+        return sparse_rows(codes, np.ones(codes.shape, np.float32), self.encoder_.buckets)
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803
         """The commonest label of each query's neighbours, as ``KNeighborsClassifier`` has it.
@@ -385,7 +395,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return load_hasher(cls, Path(folder).expanduser())
 
     def __getstate__(self) -> dict[str, Any]:
-        return portable(self, super().__getstate__())
+        return portable(super().__getstate__())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(restored(state))
@@ -412,16 +422,36 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """:meth:`search`, with any option of the table's."""
         check_is_fitted(self)
         check_unchanged(self.table_, self.n_samples_fit_)
-        if X is None:
-            queries = encode_stored(self.encoder_, self.table_, self.device)
+        itself = X is None
+        if itself:
+            queries = self._stored_items()
         else:
             queries = self.encoder_.encode(self._items(X), ROWS, self.device)
-        top = whole_neighbours(
-            self.n_neighbors if n_neighbors is None else n_neighbors, self.n_samples_fit_, X is None
-        )
-        found = search_items(self.table_, queries, top, X is None, **options)
+        wanted = self.n_neighbors if n_neighbors is None else n_neighbors
+        top = whole_neighbours(wanted, self.n_samples_fit_, itself)
+        spare = 1 if itself else 0
+        if options.get("at_least") is not None:
+            options["at_least"] += spare
+        found = search_encoded(self.table_, queries, top + spare, **options)
+        if itself:
+            # Query i is item i, which is neither found nor scanned. Where many items are the same
+            # as the query, it may not be among the nearest; then the last of them is left out, as
+            # scikit-learn does.
+            found = found.without(np.arange(len(found)))
         found.distances = self._distances(found.distances)
         return found
+
+    def _stored_items(self) -> Encoded:
+        """The items of the table as queries: activations are computed anew from embeddings."""
+        encoder = self.encoder_
+        _, embeddings = contents(self.table_, self.n_samples_fit_)
+        if encoder.base is None:  # the hash network's outputs are the embeddings
+            return Encoded(embeddings, embeddings, encoder.active, encoder.fingerprint)
+        # The base passes vectors on as they are: embeddings are what the hash network takes.
+        device = device_of(self.device)
+        blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
+        made = [part for (part,) in run_networks([encoder.hash.to(device)], blocks, device)]
+        return Encoded(embeddings, np.concatenate(made), encoder.active, encoder.fingerprint)
 
     def _items(self, values: Any) -> NDArray[np.float32]:
         return read_items(self, values, reset=False, unit=self.effective_metric_ == "cosine")
@@ -445,6 +475,16 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return wide / 2 if self.effective_metric_ == "cosine" else np.sqrt(wide)
 
 
+def _add_items(
+    encoder: Encoder, table: HashTable, items: NDArray[np.float32], device: str
+) -> NDArray[np.int64]:
+    """Encode items and add them; the ids, which count from the number of items before."""
+    parts = encoder.stream(items, ROWS, device)
+    added = [table.add(part.codes, part.embeddings, encoder=part.fingerprint) for part in parts]
+    table.compact()  # one segment is the fastest to search
+    return np.concatenate(added)
+
+
 def whole_neighbours(wanted: Any, items: int, itself: bool) -> int:
     """How many neighbours, checked: from 1 to the number of items, without itself."""
     if isinstance(wanted, bool) or not isinstance(wanted, Integral):
@@ -459,12 +499,10 @@ def whole_neighbours(wanted: Any, items: int, itself: bool) -> int:
     return count
 
 
-def graph(ids: NDArray[np.int64], distances: NDArray[np.float64] | None, items: int) -> csr_matrix:
-    """A matrix [n, items] with a value for each neighbour, nearest first in each row."""
-    count, each = ids.shape
-    values = np.ones(ids.size) if distances is None else distances.ravel()
-    ends = np.arange(0, count * each + 1, each)
-    return csr_matrix((values, ids.ravel(), ends), (count, items))
+def sparse_rows(columns: NDArray[Any], values: NDArray[Any], width: int) -> csr_matrix:
+    """A matrix [n, width] that has ``values`` [n, m] at ``columns`` [n, m] of each row."""
+    ends = np.arange(len(columns) + 1) * columns.shape[1]
+    return csr_matrix((values.ravel(), columns.ravel(), ends), (len(columns), width))
 
 
 def commonest(numbers: NDArray[np.int64]) -> NDArray[np.int64]:

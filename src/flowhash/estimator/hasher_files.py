@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.estimator.fit_encoder import layer_sizes
-from flowhash.estimator.item_index import contents, new_table
 from flowhash.model_files import (
     check_entries,
     described_by,
@@ -42,6 +41,7 @@ BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read
 RECORD = "flowhasher.json"
 LABELS = "labels.safetensors"
 FITTED = re.compile(r"fitted-[0-9a-f]{16}")
+ROWS = 8_192  # items that are encoded or read at once
 LARGEST_CLASSES = 1 << 30  # bytes of their names
 ENTRIES: dict[str, tuple[type, ...]] = {
     "parameters": (dict,), "classes": (dict,), "features": (int,),
@@ -51,11 +51,47 @@ CLASSES: dict[str, tuple[type, ...]] = {"dtype": (str,), "values": (list,)}
 Kind = TypeVar("Kind", bound="FlowHasher")
 
 
+def new_table(encoder: Encoder, metric: str, path: Path | None = None) -> HashTable:
+    """An empty table that ranks by ``metric``, "euclidean", "cosine" or "inner".
+
+    Rows of length one have the same order by Euclidean distance as by cosine.
+    """
+    return encoder.create_table(path, metric="inner" if metric == "inner" else "euclidean")
+
+
+def check_unchanged(table: HashTable, items: int) -> None:
+    """Refuse a table whose ids are no longer the positions 0 to ``items`` - 1."""
+    if len(table) != items or table.next_id != items:
+        raise InputError(
+            f"table_ was changed from outside: it has {len(table)} items and would number the next "
+            f"one {table.next_id}, expected {items} for both, because labels belong to positions. "
+            "Put items in with add, or fit again; to delete some, keep a HashTable of your own"
+        )
+
+
+def contents(table: HashTable, items: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Codes [n, k] and embeddings [n, dim] of all ``items``, in the order of their ids."""
+    check_unchanged(table, items)
+    codes = np.empty((len(table), table.active), np.int32)
+    embeddings = np.empty((len(table), table.dim), np.float32)
+    for part in table.batches(ROWS, payloads=False):
+        codes[part.ids] = part.codes
+        embeddings[part.ids] = part.embeddings
+    return codes, embeddings
+
+
 def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     """Write a new sub-folder, then the record that names it, then remove older ones."""
     metric = hasher.effective_metric_
-    number = FORMAT if metric == "inner" else BEFORE_INNER
-    record = {"format": number, **_described(hasher)}  # before anything is written
+    feature_names = getattr(hasher, "feature_names_in_", None)
+    record: dict[str, Any] = {  # made, and refused, before anything is written
+        "format": FORMAT if metric == "inner" else BEFORE_INNER,
+        "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
+        "classes": _plain_classes(hasher.classes_),
+        "metric": metric,
+        "features": hasher.n_features_in_,
+        "feature_names": None if feature_names is None else list(feature_names),
+    }
     name = f"fitted-{secrets.token_hex(8)}"
     inside = folder / name
     codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
@@ -96,7 +132,9 @@ def load_hasher(kind: type[Kind], folder: Path) -> Kind:
                 "copy"
             )
         with described_by(path, "FlowHasher"):
-            return _hasher(kind, path, record, encoder, codes, embeddings, labels)
+            hasher = _hasher(kind, path, record, encoder.input_dim)
+            _assemble(hasher.__dict__, encoder, codes, embeddings, labels)
+            return hasher
     except InputError as error:
         raise DamagedFileError(f"{inside}: {error}; restore it from a copy") from error
 
@@ -120,26 +158,18 @@ def _read_labels(path: Path, file: Path, record: dict[str, Any]) -> NDArray[np.i
     return labels
 
 
-def _hasher(
-    kind: type[Kind],
-    path: Path,
-    record: dict[str, Any],
-    encoder: Encoder,
-    codes: NDArray[np.int32],
-    embeddings: NDArray[np.float32],
-    labels: NDArray[np.int64],
-) -> Kind:
-    """The estimator of what was read."""
+def _hasher(kind: type[Kind], path: Path, record: dict[str, Any], dim: int | None) -> Kind:
+    """The estimator of a record, without encoder and table; ``dim`` is what the encoder takes."""
     hasher = kind(**_parameters(path, kind, record["parameters"]))
     hasher.classes_ = _classes(path, record["classes"])
     hasher.n_features_in_ = record["features"]
     metric = record.get("metric", hasher.metric)  # older ones: the parameter
     known = kind._parameter_constraints["metric"][0].options
     names = record["feature_names"]
-    if record["features"] != encoder.input_dim or metric not in known:
+    if record["features"] != dim or metric not in known:
         raise DamagedFileError(
             f"{path} has {record['features']} features and the metric {reason(repr(metric)):.40}, "
-            f"but its encoder takes {encoder.input_dim} numbers; restore it from a copy"
+            f"but its encoder takes {dim} numbers; restore it from a copy"
         )
     hasher.effective_metric_ = metric
     if names is not None:
@@ -148,7 +178,6 @@ def _hasher(
                 f"{path}: feature_names are not {record['features']} texts; restore it from a copy"
             )
         hasher.feature_names_in_ = np.array(names, object)
-    _assemble(hasher.__dict__, encoder, codes, embeddings, labels)
     return hasher
 
 
@@ -170,15 +199,10 @@ def _assemble(
     """Put encoder, table and labels into an estimator's attributes."""
     table = new_table(encoder, state["effective_metric_"])
     table.add(codes, embeddings, encoder=encoder.fingerprint)
-    state |= {
-        "encoder_": encoder,
-        "table_": table,
-        "_numbers": labels,
-        "n_samples_fit_": len(table),
-    }
+    state.update(encoder_=encoder, table_=table, _numbers=labels, n_samples_fit_=len(table))
 
 
-def portable(hasher: FlowHasher, state: dict[str, Any]) -> dict[str, Any]:
+def portable(state: dict[str, Any]) -> dict[str, Any]:
     """The attributes with the encoder as the bytes of its files and the table as arrays."""
     state = dict(state)
     if "table_" in state:
@@ -201,17 +225,6 @@ def restored(state: dict[str, Any]) -> dict[str, Any]:
             encoder = Encoder.load(folder)
         _assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"])
     return state
-
-
-def _described(hasher: FlowHasher) -> dict[str, Any]:
-    names = getattr(hasher, "feature_names_in_", None)
-    return {
-        "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
-        "classes": _plain_classes(hasher.classes_),
-        "metric": hasher.effective_metric_,
-        "features": hasher.n_features_in_,
-        "feature_names": None if names is None else list(names),
-    }
 
 
 def _plain(value: Any) -> Any:

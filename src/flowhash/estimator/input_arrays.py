@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from flowhash.encoder import as_numpy
 from flowhash.errors import InputError
 
 TEXT = "USTO"  # kinds of numpy types; scikit-learn lets objects be labels if they are strings
@@ -190,17 +191,6 @@ def check_kind(labels: NDArray[Any], classes: NDArray[Any]) -> None:
             f"the labels are {given} ({labels.dtype}), and fit saw {learned} "
             f"({classes.dtype}); give them in the same form"
         )
-
-
-def as_numpy(values: Any) -> Any:
-    """A torch tensor as an array; anything else as it is, for scikit-learn to read."""
-    if not hasattr(values, "detach"):
-        return values
-    tensor = values.detach().cpu()
-    try:
-        return tensor.numpy()
-    except TypeError:  # bfloat16, which numpy does not know
-        return tensor.float().numpy()
 
 
 def _validate(estimator: Any, values: Any, **options: Any) -> Any:

@@ -26,10 +26,17 @@ from numpy.typing import NDArray
 
 from flowhash.data.files.array_files import map_npz, npy_chunks, read_npy
 from flowhash.data.files.pickles import read_pickle, whole_numbers
-from flowhash.durable_files import NOT_THROUGH_LINKS, NOT_WAITING, atomic_file, remove_strays
+from flowhash.durable_files import (
+    NOT_THROUGH_LINKS,
+    NOT_WAITING,
+    atomic_file,
+    open_regular_file,
+    read_regular_file,
+    reading,
+    remove_strays,
+)
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.progress_bars import bytes_bar
-from flowhash.regular_file import open_regular_file, read_regular_file, reading
 
 # The official archives have little but what is read; somebody may have packed them anew, with more.
 SPARE = 4
@@ -37,6 +44,7 @@ SLACK = 1 << 24  # bytes
 ENTRIES = 10_000
 CHUNK = 1 << 18
 PATIENCE = 60  # seconds without a byte
+NOT_OFFICIAL = ("cannot be read", "get the official file")
 LARGEST = 1 << 31  # bytes of a pickle; the official ones have a fifth of it
 
 
@@ -48,25 +56,16 @@ class Member(NamedTuple):
 
 
 def read_folder(folder: Path, limits: Mapping[str, int]) -> dict[str, Member]:
-    """The files of an unpacked archive, by name.
-
-    Args:
-        folder: where they are.
-        limits: names, and the most bytes that each may have.
-    """
+    """The files of an unpacked archive, by name; ``limits`` has the most bytes of each."""
     members = {}
     for name, limit in limits.items():
         path = folder / name
-        try:
+        with reading(path, *NOT_OFFICIAL):
+            if not path.exists():
+                raise DamagedFileError(
+                    f"{path} is missing; the folder is incomplete. Unpack the archive again"
+                )
             members[name] = Member(str(path), read_regular_file(path, limit))
-        except FileNotFoundError as error:
-            raise DamagedFileError(
-                f"{path} is missing; the folder is incomplete. Unpack the archive again"
-            ) from error
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
     return members
 
 
@@ -74,14 +73,19 @@ def read_tar(path: Path, folder: str, limits: Mapping[str, int]) -> dict[str, Me
     """The members ``folder/name`` of a tar file, by name; like :func:`read_folder`."""
     members: dict[str, Member] = {}
     limit = SPARE * sum(limits.values()) + SLACK
-    with reading(path, lambda error: _damaged_tar(path, error)), _unpacked(path, limit) as archive:
+    damaged = ("is not a whole tar file", "download it again")
+    with reading(path, *damaged), _unpacked(path, limit) as archive:
         for count, entry in enumerate(archive):
             if count > ENTRIES:
                 raise ValueError(f"it has more than {ENTRIES} members")
             name = entry.name.removeprefix("./").removeprefix(folder + "/")
             if not entry.isfile() or name not in limits or name in members:
                 continue
-            _check_size(f"{path}: {entry.name}", entry.size, limits[name])
+            if entry.size > limits[name]:  # refused before it fills the memory
+                raise DamagedFileError(
+                    f"{path}: {entry.name} has {entry.size} bytes; expected at most "
+                    f"{limits[name]}. It is not the official file"
+                )
             file = archive.extractfile(entry)
             assert file is not None
             members[name] = Member(f"{path}: {entry.name}", file.read())
@@ -94,10 +98,6 @@ def read_tar(path: Path, folder: str, limits: Mapping[str, int]) -> dict[str, Me
             "it again"
         )
     return members
-
-
-def _damaged_tar(path: Path, error: object) -> DamagedFileError:
-    return DamagedFileError(f"{path} is not a whole tar file: {reason(error)}; download it again")
 
 
 @contextlib.contextmanager
@@ -138,22 +138,8 @@ class _Limited:
             raise ValueError(f"it unpacks to more than {self.limit} bytes")
 
 
-def _check_size(name: str, size: int, limit: int) -> None:
-    """Refuse a file before it fills the memory."""
-    if size > limit:
-        raise DamagedFileError(
-            f"{name} has {size} bytes; expected at most {limit}. It is not the official file"
-        )
-
-
 def download(address: str, target: Path, md5: str, progress: bool = True) -> None:
-    """Fetch ``address`` to ``target``; what a broken download left is taken up again.
-
-    Args:
-        address: where it is.
-        target: where it goes; its folder is made.
-        md5: checksum of the whole file, in hexadecimal.
-        progress: show a bar.
+    """Fetch ``address`` to ``target``, whose folder is made; a broken download is taken up again.
 
     Raises:
         StorageError: the connection or the disk failed; calling again goes on where it broke off.
@@ -227,10 +213,7 @@ def _checksum(path: Path) -> str:
 def uncompressed(path: Path, key: str, cache: Path | None) -> NDArray[Any]:
     """An array of an ``.npz`` file, mapped: in place, or its uncompressed copy.
 
-    Args:
-        path: the file.
-        key: the array's name in it.
-        cache: folder of the copy; beside the file by default.
+    The copy goes to the folder ``cache``; beside the file by default.
     """
     mapped = map_npz(path, key)
     if mapped is not None:
@@ -254,45 +237,36 @@ def cached_pickle(
 
     The mean is None where the pickle has none, as the official one of *val*.
     """
-    data, labels, mean = (_cached_path(path, key, cache) for key in ("data", "labels", "mean"))
-    if not (data.exists() and labels.exists() and mean.exists()):
-        try:
-            content = read_pickle(read_regular_file(path, LARGEST), str(path))
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
-        missing = [key for key in ("data", "labels") if key not in content]
-        if missing:
+    targets = {key: _cached_path(path, key, cache) for key in ("data", "labels", "mean")}
+    if not all(target.exists() for target in targets.values()):
+        for key, array in _pickled_arrays(path).items():
+            _write(targets[key], path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
+    data, labels, mean = (read_npy(target) for target in targets.values())
+    return data, np.array(labels), np.array(mean) if mean.size else None
+
+
+def _pickled_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Data, labels and mean of a pickle; an empty mean stands for none, to be looked for once."""
+    with reading(path, *NOT_OFFICIAL):
+        content = read_pickle(read_regular_file(path, LARGEST), str(path))
+    arrays: dict[str, NDArray[Any]] = {}
+    for key in ("data", "labels"):
+        if key not in content:
             raise DamagedFileError(
-                f"{path} is a pickle without '{missing[0]}'; it has "
+                f"{path} is a pickle without '{key}'; it has "
                 f"{reason(', '.join(content) or 'nothing')}. Get the official file"
             )
-        for key, target in (("data", data), ("labels", labels)):
-            array = _numbers(path, key, content.pop(key))
-            _write(target, path, lambda file, array=array: np.save(file, array))  # type: ignore[misc]
-        average = _average(path, content.get("mean"))
-        _write(mean, path, lambda file: np.save(file, average))
-    found = np.array(read_npy(mean))
-    return read_npy(data), np.array(read_npy(labels)), found if found.size else None
-
-
-def _numbers(path: Path, key: str, values: Any) -> NDArray[Any]:
-    array = whole_numbers(values)
-    if array is None:
-        raise DamagedFileError(
-            f"{path}: '{key}' is not an array of whole numbers. Get the official file"
-        )
-    return array
-
-
-def _average(path: Path, values: Any) -> NDArray[Any]:
-    """The mean as it is stored; an empty array stands for none, so that it is looked for once."""
-    if values is None:
-        return np.zeros(0)
-    if not isinstance(values, np.ndarray) or values.size == 0:
+        array = whole_numbers(content[key])
+        if array is None:
+            raise DamagedFileError(
+                f"{path}: '{key}' is not an array of whole numbers. Get the official file"
+            )
+        arrays[key] = array
+    mean = content.get("mean")
+    if mean is not None and (not isinstance(mean, np.ndarray) or mean.size == 0):
         raise DamagedFileError(f"{path}: 'mean' is not an array of numbers. Get the official file")
-    return values
+    arrays["mean"] = np.zeros(0) if mean is None else mean
+    return arrays
 
 
 def _cached_path(path: Path, key: str, cache: Path | None) -> Path:

@@ -14,6 +14,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.durable_files import memory, open_regular_file, reading
 from flowhash.errors import (
     Argument,
     DamagedFileError,
@@ -22,7 +23,6 @@ from flowhash.errors import (
     reason,
 )
 from flowhash.extras import require
-from flowhash.regular_file import memory, open_regular_file, reading
 
 EMBEDDINGS = ("embeddings", "embedding", "X", "data")
 LABELS = ("labels", "label", "y")
@@ -32,24 +32,20 @@ CHUNK = 1 << 20  # bytes of a compressed array that are unpacked at once
 BATCH = 1 << 26  # bytes of a parquet file that are read at once
 MOST_ROWS = 1 << 16
 DENSEST = 100  # times that larger ones may grow
+NO_PARQUET = ("cannot be read as a parquet file", "write it again")
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip's member: its name and extra field follow
 
 
 def read_npy(path: Path) -> NDArray[Any]:
     """The array of an ``.npy`` file, mapped: read from disk as it is used."""
-    with reading(path, lambda error: _damaged_npy(path, error)), open_regular_file(path) as file:
+    cannot = "cannot be read as an array of numbers or text"
+    advice = "save it again with numpy.save, without Python objects"
+    with reading(path, cannot, advice), open_regular_file(path) as file:
         head = _npy_head(file, str(path))
         offset, size = file.tell(), path.stat().st_size
         if head.bytes > size - offset:
             raise ValueError(f"its header tells of {head.bytes} bytes, {size - offset} follow")
         return _mapped(path, offset, head)
-
-
-def _damaged_npy(path: Path, error: object) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path} cannot be read as an array of numbers or text: {reason(error)}; save it again "
-        "with numpy.save, without Python objects"
-    )
 
 
 def read_npz(
@@ -72,8 +68,12 @@ def npz_names(path: Path) -> list[str]:
 @contextlib.contextmanager
 def _opened_npz(path: Path) -> Iterator[tuple[zipfile.ZipFile, BinaryIO]]:
     """An ``.npz`` file and its bytes, to be read and nothing else; see :func:`reading`."""
+    advice = (
+        "it was cut short or holds something else than arrays of numbers or text. Save or download "
+        "it again"
+    )
     with (
-        reading(path, lambda error: damaged_npz(path, error)),
+        reading(path, "cannot be read as an .npz file", advice),
         open_regular_file(path) as file,
         zipfile.ZipFile(file) as archive,
     ):
@@ -82,21 +82,12 @@ def _opened_npz(path: Path) -> Iterator[tuple[zipfile.ZipFile, BinaryIO]]:
 
 def has_labels(path: Path) -> bool:
     """Whether an ``.npz`` or parquet file has labels under one of the usual names."""
+    names: list[str] = []
     if path.suffix.lower() == ".npz":
         names = npz_names(path)
     elif path.suffix.lower() in (".parquet", ".pq"):
         names = _parquet_names(path)
-    else:
-        names = []
     return any(name in names for name in LABELS)
-
-
-def damaged_npz(path: Path, error: object) -> DamagedFileError:
-    """What is raised for an ``.npz`` file that cannot be read."""
-    return DamagedFileError(
-        f"{path} cannot be read as an .npz file: {reason(error)}; it was cut short or holds "
-        "something else than arrays of numbers or text. Save or download it again"
-    )
 
 
 def npz_array(path: Path, key: str) -> NDArray[Any]:
@@ -248,7 +239,7 @@ def read_parquet(
     """Items of a column of lists of numbers, and labels of another column."""
     arrow = require("pyarrow", "parquet")
     parquet = require("pyarrow.parquet", "parquet")
-    with reading(path, lambda error: _damaged_parquet(path, error)):
+    with reading(path, *NO_PARQUET):
         names = _parquet_names(path)
         column = _chosen(path, names, embedding, EMBEDDINGS, "items")
         columns = [column]
@@ -257,12 +248,6 @@ def read_parquet(
         table = _parquet_table(path, columns, parquet, arrow)
         labels = _parquet_labels(path, table.column(columns[1])) if with_labels else None
         return _parquet_rows(path, column, table.column(column).combine_chunks(), arrow), labels
-
-
-def _damaged_parquet(path: Path, error: object) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path} cannot be read as a parquet file: {reason(error)}; write it again"
-    )
 
 
 def _parquet_table(path: Path, columns: list[str], parquet: Any, arrow: Any) -> Any:
@@ -287,7 +272,7 @@ def _parquet_table(path: Path, columns: list[str], parquet: Any, arrow: Any) -> 
 
 def _parquet_names(path: Path) -> list[str]:
     """The columns of a parquet file."""
-    with reading(path, lambda error: _damaged_parquet(path, error)):
+    with reading(path, *NO_PARQUET):
         return list(require("pyarrow.parquet", "parquet").read_schema(path).names)
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.data.item_sources import Kind
+from flowhash.durable_files import open_regular_file, reading
 from flowhash.errors import DamagedFileError, StorageError, reason
 from flowhash.extras import require
 from flowhash.progress_bars import tracked
-from flowhash.regular_file import open_regular_file, reading
 from flowhash.threads import available_threads
 
 # Formats that are read, from folders and by the server, and how their files end. Pillow knows many
@@ -49,28 +49,26 @@ def with_image(path: str | Path, side: int, use: Callable[[Any], Made]) -> Made:
         DamagedFileError: the file cannot be decoded; the message names it.
     """
     image_module = require("PIL.Image", "learn")
-
-    def damaged(error: Exception) -> DamagedFileError:
-        if isinstance(error, image_module.DecompressionBombError):
-            return _too_large(path, reason(error))
-        if isinstance(error, image_module.UnidentifiedImageError):
-            return DamagedFileError(
+    with reading(path, "cannot be read as an image", "delete or replace it"):
+        try:
+            with (
+                open_regular_file(path) as file,
+                image_module.open(file, formats=IMAGE_FORMATS) as image,
+            ):
+                width, height = image.size
+                limit = image_module.MAX_IMAGE_PIXELS
+                if limit is not None and width * height > limit:
+                    raise _too_large(path, f"{width} × {height} pixels, more than {limit}")
+                # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
+                image.draft("RGB", (DRAFT_FACTOR * side, DRAFT_FACTOR * side))
+                return use(image)
+        except image_module.DecompressionBombError as error:
+            raise _too_large(path, reason(error)) from error
+        except image_module.UnidentifiedImageError as error:
+            raise DamagedFileError(
                 f"{path} cannot be read as an image: it is none of {', '.join(IMAGE_FORMATS)}; "
                 "delete it, or convert it"
-            )
-        return DamagedFileError(
-            f"{path} cannot be read as an image: {reason(error)}; delete or replace it"
-        )
-
-    with (
-        reading(path, damaged),
-        open_regular_file(path) as file,
-        image_module.open(file, formats=IMAGE_FORMATS) as image,
-    ):
-        _check_pixels(path, image.size, image_module.MAX_IMAGE_PIXELS)
-        # Lets the JPEG decoder skip detail that scaling would throw away; others ignore it.
-        image.draft("RGB", (DRAFT_FACTOR * side, DRAFT_FACTOR * side))
-        return use(image)
+            ) from error
 
 
 def fit_image(image: Any, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -100,8 +98,7 @@ def read_pictures(
             out[place] = read_image(picture, size)
 
     with ThreadPoolExecutor(threads or available_threads()) as pool:
-        for _ in pool.map(one, range(len(pictures))):
-            pass
+        list(pool.map(one, range(len(pictures))))
     return out
 
 
@@ -111,11 +108,6 @@ def in_colour(image: Any, image_module: Any) -> Any:
         grey = np.clip(np.asarray(image).astype(np.int64), 0, 65535) >> 8
         image = image_module.fromarray(grey.astype(np.uint8))
     return image.convert("RGB")
-
-
-def _check_pixels(path: str | Path, size: tuple[int, int], limit: int | None) -> None:
-    if limit is not None and size[0] * size[1] > limit:
-        raise _too_large(path, f"{size[0]} × {size[1]} pixels, more than {limit}")
 
 
 def _too_large(path: str | Path, reason: str) -> DamagedFileError:

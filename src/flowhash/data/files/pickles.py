@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -22,27 +23,12 @@ PLACES = 1000  # of the unpickler's memory that may be passed over
 KINDS = "uifb"  # whole numbers, floats and truth values; never objects
 
 
-class _StandIn:
-    """Something that a pickle may name."""
-
-    __slots__ = ()
-
-    def __setstate__(self, state: Any) -> NoReturn:
-        raise pickle.UnpicklingError("a state for something that has none")
-
-
-class _ArrayType(_StandIn):
-    """In place of numpy.ndarray."""
-
-    __slots__ = ()
-
-
 class _Type:
     """In place of an instance of numpy.dtype."""
 
     __slots__ = ("dtype",)
 
-    def __init__(self, name: Any) -> None:
+    def __init__(self, name: Any, *_: Any) -> None:
         if len(_text(name)) > 4:  # "<f8"
             raise pickle.UnpicklingError("an array of another type than numbers")
         dtype = np.dtype(_text(name))
@@ -56,78 +42,53 @@ class _Type:
             self.dtype = self.dtype.newbyteorder("<" if order == "<" else ">")
 
 
-class _TypeMaker(_StandIn):
-    """In place of numpy.dtype."""
-
-    __slots__ = ()
-
-    def __call__(self, name: Any, *_: Any) -> _Type:
-        return _Type(name)
-
-
 class _Array:
     """In place of an instance of numpy.ndarray."""
 
     __slots__ = ("array",)
 
-    def __init__(self) -> None:
-        self.array: NDArray[Any] = np.zeros(0)
+    def __init__(self, array: NDArray[Any]) -> None:
+        self.array = array
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, is_fortran, raw = state
         self.array = _plain(raw, kind, shape, "F" if is_fortran else "C")
 
 
-class _Reconstruct(_StandIn):
-    """In place of numpy.core.multiarray._reconstruct."""
+class _StandIn:
+    """In place of a class or function that a pickle may name; calling it calls ``make``."""
 
-    __slots__ = ()
+    __slots__ = ("make",)
 
-    def __call__(self, kind: Any, *_: Any) -> _Array:
-        if not isinstance(kind, _ArrayType):
-            raise pickle.UnpicklingError("an array of another class than numpy.ndarray")
-        return _Array()
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self.make = make
 
+    def __call__(self, *arguments: Any) -> Any:
+        return self.make(*arguments)
 
-class _FromBuffer(_StandIn):
-    """In place of numpy.core.numeric._frombuffer, which protocol 5 uses."""
-
-    __slots__ = ()
-
-    def __call__(self, raw: Any, kind: Any, shape: Any, order: Any) -> _Array:
-        made = _Array()
-        made.array = _plain(raw, kind, shape, "F" if _text(order) == "F" else "C")
-        return made
+    def __setstate__(self, state: Any) -> NoReturn:
+        raise pickle.UnpicklingError("a state for something that has none")
 
 
-class _Encode(_StandIn):
-    """In place of _codecs.encode, by which Python 3 writes bytes for Python 2.
-
-    Args:
-        spare: how many bytes it may make yet, in a list; one text can be encoded again and again.
-    """
-
-    __slots__ = ("spare",)
-
-    def __init__(self, spare: list[int]) -> None:
-        self.spare = spare
-
-    def __call__(self, text: Any, encoding: Any) -> bytes:
-        if not isinstance(text, str) or _text(encoding) != "latin1":
-            raise pickle.UnpicklingError("an encoding other than latin1")
-        self.spare[0] -= len(text)
-        if self.spare[0] < 0:
-            raise pickle.UnpicklingError("more bytes than it has itself")
-        return text.encode("latin1")
+def _no_array(*_: Any) -> NoReturn:
+    raise pickle.UnpicklingError("an array that numpy does not write so")
 
 
-ALLOWED: dict[tuple[str, str], _StandIn] = {
-    ("numpy", "ndarray"): _ArrayType(),
-    ("numpy", "dtype"): _TypeMaker(),
-}
+def _reconstruct(kind: Any, *_: Any) -> _Array:
+    if kind is not NDARRAY:
+        raise pickle.UnpicklingError("an array of another class than numpy.ndarray")
+    return _Array(np.zeros(0))
+
+
+def _from_buffer(raw: Any, kind: Any, shape: Any, order: Any) -> _Array:
+    return _Array(_plain(raw, kind, shape, "F" if _text(order) == "F" else "C"))
+
+
+NDARRAY = _StandIn(_no_array)
+ALLOWED = {("numpy", "ndarray"): NDARRAY, ("numpy", "dtype"): _StandIn(_Type)}
 for _core in ("numpy.core", "numpy._core"):
-    ALLOWED[_core + ".multiarray", "_reconstruct"] = _Reconstruct()
-    ALLOWED[_core + ".numeric", "_frombuffer"] = _FromBuffer()
+    ALLOWED[_core + ".multiarray", "_reconstruct"] = _StandIn(_reconstruct)
+    ALLOWED[_core + ".numeric", "_frombuffer"] = _StandIn(_from_buffer)  # of protocol 5
 
 
 class _Refused(pickle.UnpicklingError):
@@ -137,23 +98,28 @@ class _Refused(pickle.UnpicklingError):
 class _Unpickler(pickle.Unpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
-        self.encode = _Encode([len(content)])
+        self.spare = len(content)  # bytes that may be made yet: one text can be encoded twice
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return self.encode
+            return _StandIn(self._encode)
         try:
             return ALLOWED[module, name]
         except KeyError:
             raise _Refused(f"{module}.{name}") from None
 
+    def _encode(self, text: Any, encoding: Any) -> bytes:
+        """In place of _codecs.encode, by which Python 3 writes bytes for Python 2."""
+        if not isinstance(text, str) or _text(encoding) != "latin1":
+            raise pickle.UnpicklingError("an encoding other than latin1")
+        self.spare -= len(text)
+        if self.spare < 0:
+            raise pickle.UnpicklingError("more bytes than it has itself")
+        return text.encode("latin1")
+
 
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:
     """The dictionary in a pickle: its keys as text, its arrays as plain numpy arrays.
-
-    Args:
-        content: the pickle.
-        name: the file's name, for messages.
 
     Raises:
         DamagedFileError: the pickle names a class that is not an array's, or cannot be read.
@@ -224,8 +190,7 @@ def _plain(raw: Any, kind: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(
-        value, str | bytes
-    ):  # what is no text is never written as one: it may be huge
+    # What is no text is never written as one: it may be huge.
+    if not isinstance(value, str | bytes):
         raise pickle.UnpicklingError("something else where a text belongs")
     return value.decode("latin1") if isinstance(value, bytes) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,7 @@ from numpy.typing import NDArray
 from flowhash.data.files.archives import Member, download as fetch, read_folder, read_tar
 from flowhash.data.files.pickles import read_pickle, whole_numbers
 from flowhash.data.item_sources import ArrayItems
-from flowhash.data.labelled_data import LabelledItems, Splits, stratified
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data.labelled_data import LabelledItems, Splits, split_in_three
 from flowhash.errors import Argument, DamagedFileError, InputError
 
 TRAIN_RECORDS = 50_000
@@ -68,10 +68,8 @@ def cifar100(
     (images, labels), (test_images, test_labels), names = _read(*found)
     everything = LabelledItems(ArrayItems(images), labels, names, f"{found[0]} (train)")
     tested = LabelledItems(ArrayItems(test_images), test_labels, names, f"{found[0]} (test)")
-    train, held_out, _ = stratified(labels, validation, seed=seed)
-    training = everything.subset(train)
-    fitted = Preprocessing.fit(training, progress=progress)
-    return Splits(training, everything.subset(held_out), tested, fitted)
+    splits = split_in_three(everything, validation, 0.0, seed, progress=progress)
+    return replace(splits, test=tested)
 
 
 def _find(path: Path) -> tuple[Path, str] | None:
@@ -106,22 +104,22 @@ def _read(
     members = read_tar(path, layout, limits) if path.is_file() else read_folder(path, limits)
     train, test, names = (members[name] for name in limits)
     if layout == BINARY:
-        return (
-            _from_binary(train, TRAIN_RECORDS),
-            _from_binary(test, TEST_RECORDS),
-            _checked_names(names.content.decode("utf-8", "replace").split(), names.name),
+        read, listed = _from_binary, names.content.decode("utf-8", "replace").split()
+    else:
+        read, listed = _from_pickle, _pickled_names(names)
+    if len(listed) != CLASSES:
+        raise DamagedFileError(
+            f"{names.name} has {len(listed)} class names; expected {CLASSES}. Unpack the archive "
+            "again"
         )
-    listed = read_pickle(names.content, names.name).get("fine_label_names", ())
+    return read(train, TRAIN_RECORDS), read(test, TEST_RECORDS), tuple(listed)
+
+
+def _pickled_names(member: Member) -> list[str]:
+    listed = read_pickle(member.content, member.name).get("fine_label_names")
     if not isinstance(listed, list) or not all(isinstance(n, str | bytes) for n in listed):
-        listed = []
-    return (
-        _from_pickle(train, TRAIN_RECORDS),
-        _from_pickle(test, TEST_RECORDS),
-        _checked_names(
-            [n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in listed],
-            names.name,
-        ),
-    )
+        return []
+    return [n.decode("utf-8", "replace") if isinstance(n, bytes) else n for n in listed]
 
 
 def _from_binary(member: Member, records: int) -> tuple[Images, Labels]:
@@ -169,11 +167,3 @@ def _checked_labels(labels: NDArray[np.integer], name: str) -> Labels:
             "The file is damaged; unpack or download it again"
         )
     return labels.astype(np.int64)
-
-
-def _checked_names(names: list[str], name: str) -> tuple[str, ...]:
-    if len(names) != CLASSES:
-        raise DamagedFileError(
-            f"{name} has {len(names)} class names; expected {CLASSES}. Unpack the archive again"
-        )
-    return tuple(names)

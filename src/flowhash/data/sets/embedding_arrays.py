@@ -54,17 +54,13 @@ def arrays(
     """
     if preprocess not in ("usual", "none"):
         raise InputError(f'preprocess is {preprocess!r}; expected "usual" or "none"')
-    data = labelled_arrays(items, labels, embedding=embedding, label=label)
+    data = _labelled(items, labels, embedding, label)
     options = {"mean": "none", "spread": "none"} if preprocess == "none" else {}
     return split_in_three(data, validation, test, seed, progress=progress, **options)
 
 
-def labelled_arrays(
-    items: Source,
-    labels: Source | None = None,
-    *,
-    embedding: str | None = None,
-    label: str | None = None,
+def _labelled(
+    items: Source, labels: Source | None, embedding: str | None, label: str | None
 ) -> LabelledItems:
     """Like :func:`arrays`, not split."""
     source, found, found_labels = _read(items, embedding, label, labels is None)
@@ -84,13 +80,7 @@ def labelled_arrays(
             f"{values.shape}; expected one label for each row"
         )
     numbers, names = number_classes(values, label_source)
-    try:
-        store = ArrayItems(found)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from error
-    if store.kind == "vectors":
-        _check_finite(store.array, source)
-    return LabelledItems(store, numbers, names, source)
+    return LabelledItems(_checked_items(found, source), numbers, names, source)
 
 
 def any_arrays(
@@ -102,11 +92,8 @@ def any_arrays(
     """
     if labels is None and label is None and not (path.is_file() and has_labels(path)):
         source, array, _ = _read(path, embedding, None, False)
-        store = ArrayItems(array)
-        if store.kind == "vectors":
-            _check_finite(array, source)
-        return array, None
-    found = labelled_arrays(path, labels, embedding=embedding, label=label)
+        return _checked_items(array, source).array, None
+    found = _labelled(path, labels, embedding, label)
     assert isinstance(found.items, ArrayItems)
     return found.items.array, [found.class_names[one] for one in found.labels.tolist()]
 
@@ -160,10 +147,14 @@ def number_classes(labels: NDArray[Any], source: str) -> tuple[NDArray[np.int64]
     return numbers.astype(np.int64), tuple(texts)
 
 
-def _check_finite(array: NDArray[Any], source: str) -> None:
+def _checked_items(array: NDArray[Any], source: str) -> ArrayItems:
     """Refuse NaN and infinity, also what becomes it as float32; a chunk at a time."""
-    if array.dtype.kind != "f":
-        return
+    try:
+        store = ArrayItems(array)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from error
+    if array.dtype.kind != "f":  # images, or whole numbers
+        return store
     rows = max(1, CHUNK // max(array.shape[1], 1))
     for start in range(0, len(array), rows):
         with np.errstate(over="ignore"):
@@ -176,3 +167,4 @@ def _check_finite(array: NDArray[Any], source: str) -> None:
                 f"({bad.size} such rows from row {start} to {start + len(chunk) - 1}); drop or "
                 "mend them"
             )
+    return store

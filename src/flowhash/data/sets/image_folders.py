@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from flowhash.data.files.image_files import IMAGE_FORMATS, IMAGE_SUFFIXES, ImageFolder
-from flowhash.data.labelled_data import LabelledItems, Splits, stratified
-from flowhash.data.preprocess import Preprocessing
+from flowhash.data.labelled_data import LabelledItems, Splits, split_in_three
 from flowhash.errors import Argument, InputError
 
-__all__ = ["ImageFolder", "image_folder"]
-
-VALIDATION = ("val", "valid", "validation")
-TEST = ("test",)
+FOLDERS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
 LITTER = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})  # of file managers
 NAMED = 3  # files that a message names
-
-
-class FolderImages(NamedTuple):
-    """The images of a folder: files, class numbers, and names of the classes."""
-
-    paths: list[str]
-    labels: list[int]
-    names: tuple[str, ...]
 
 
 def image_folder(
@@ -68,20 +57,18 @@ def image_folder(
     if not root.is_dir():
         raise InputError(f"{root} is not a folder; give one that has a sub-folder for each class")
     given = _given_splits(root)
-    found = _classes(given["train"], ignore_other, least=2)
-    everything = _labelled(found, pixels, given["train"], threads)
-    labels = everything.labels
+    everything = _labelled(given["train"], pixels, ignore_other, threads)
+    names = everything.class_names
+    others: dict[str, Any] = {
+        name: _labelled(folder, pixels, ignore_other, threads, names)
+        for name, folder in given.items()
+        if name != "train"
+    }
     shares = (0.0 if "validation" in given else validation, 0.0 if "test" in given else test)
-    train, held_out, tested = stratified(labels, *shares, seed)
-    training = everything.subset(train)
-    splits = {"validation": everything.subset(held_out)}
-    if test > 0:
-        splits["test"] = everything.subset(tested)
-    for name in given.keys() - {"train"}:
-        other = _classes(given[name], ignore_other, least=1, names=found.names)
-        splits[name] = _labelled(other, pixels, given[name], threads)
-    fitted = Preprocessing.fit(training, mean="channel", spread="channel", progress=progress)
-    return Splits(training, splits["validation"], splits.get("test"), fitted)
+    splits = split_in_three(
+        everything, *shares, seed, mean="channel", spread="channel", progress=progress
+    )
+    return replace(splits, **others)
 
 
 def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -94,12 +81,14 @@ def _checked_size(size: int | tuple[int, int]) -> tuple[int, int]:
 def _given_splits(root: Path) -> dict[str, Path]:
     """The folders of the splits: at least "train", which is ``root`` where none are given."""
     folders = {folder.name.lower(): folder for folder in _folders(root)}
-    known = {"train": ("train",), "validation": VALIDATION, "test": TEST}
-    every = {name for names in known.values() for name in names}
+    every = {name for names in FOLDERS.values() for name in names}
     if "train" not in folders or not folders.keys() <= every:
         return {"train": root}
     return {
-        split: folders[name] for split, names in known.items() for name in names if name in folders
+        split: folders[name]
+        for split, names in FOLDERS.items()
+        for name in names
+        if name in folders
     }
 
 
@@ -113,16 +102,17 @@ def _folders(root: Path) -> list[Path]:
     )
 
 
-def _classes(
-    root: Path, ignore_other: bool, least: int, names: tuple[str, ...] | None = None
-) -> FolderImages:
-    """The images below each sub-folder.
+def _labelled(
+    root: Path,
+    size: tuple[int, int],
+    ignore_other: bool,
+    threads: int | None,
+    names: tuple[str, ...] | None = None,
+) -> LabelledItems:
+    """The images below each sub-folder of ``root``.
 
-    Args:
-        root: has a sub-folder for each class.
-        ignore_other: whether to pass over other files.
-        least: images that a class must have.
-        names: the classes that there are; those of the sub-folders by default.
+    A split beside the training images has their classes, ``names``, and at least one image of each
+    sub-folder; the training images two.
     """
     folders = _folders(root)
     _check_layout(root, folders, names)
@@ -132,15 +122,16 @@ def _classes(
     labels: list[int] = []
     for folder in folders:
         images = find_images(folder, ignore_other)
-        if len(images) < least:
-            size = "a single image" if images else "no images"
+        if len(images) < (2 if names is None else 1):
+            has = "a single image" if images else "no images"
             raise InputError(
-                f"{folder} is a class with {size}; training needs two or more of each, and others "
+                f"{folder} is a class with {has}; training needs two or more of each, and others "
                 "at least one. Add images, or remove the folder"
             )
         paths += images
         labels += [numbers[folder.name]] * len(images)
-    return FolderImages(paths, labels, known)
+    items = ImageFolder(paths, size, threads)
+    return LabelledItems(items, np.asarray(labels, np.int64), known, str(root))
 
 
 def _check_layout(root: Path, folders: list[Path], names: tuple[str, ...] | None) -> None:
@@ -195,10 +186,3 @@ def _some(names: list[str]) -> str:
     """A few names for a message."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(sorted(names)[:NAMED]) + more
-
-
-def _labelled(
-    found: FolderImages, size: tuple[int, int], source: Path, threads: int | None
-) -> LabelledItems:
-    items = ImageFolder(found.paths, size, threads)
-    return LabelledItems(items, np.asarray(found.labels, np.int64), found.names, str(source))

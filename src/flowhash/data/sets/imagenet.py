@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.argument_checks import whole_number
 from flowhash.data.files.archives import cached_pickle, uncompressed
 from flowhash.data.files.array_files import npz_array, npz_names
 from flowhash.data.item_sources import ChainedItems, PlanarImages
-from flowhash.data.labelled_data import LabelledItems, Splits, seeded
+from flowhash.data.labelled_data import LabelledItems, Splits, seeded, shuffled_ranks
 from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import DamagedFileError, InputError
 
@@ -68,7 +69,9 @@ def imagenet32(
     learned = [batches[name] for name in TRAIN_FILES]
     training = _chained(learned, f"{root} (train)")
     last = batches[HELD_OUT_FILE]
-    held_out = _chained([last], last.name).subset(_some_of_each(last, per_class, seed))
+    ranks = shuffled_ranks(last.labels, seeded(seed))
+    some_of_each = np.flatnonzero(ranks < whole_number("per_class", per_class, 1))
+    held_out = _chained([last], last.name).subset(some_of_each)
     tested = _chained([batches[TEST_FILE]], batches[TEST_FILE].name)
     return Splits(training, held_out, tested, _preprocessing(learned, training, progress))
 
@@ -163,14 +166,3 @@ def _chained(batches: list[BatchFile], source: str) -> LabelledItems:
         tuple(str(number) for number in range(1, CLASSES + 1)),
         source,
     )
-
-
-def _some_of_each(batch: BatchFile, count: int, seed: int) -> NDArray[np.int64]:
-    """Positions of ``count`` images of each class, or all that it has, by chance, ascending."""
-    if count < 1:
-        raise InputError(f"per_class is {count}; expected a whole number from 1")
-    order = seeded(seed).permutation(len(batch.labels))
-    order = order[np.argsort(batch.labels[order], kind="stable")]
-    sizes = np.bincount(batch.labels, minlength=CLASSES)
-    ranks = np.arange(order.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.sort(order[ranks < count])

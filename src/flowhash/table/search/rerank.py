@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import inner_kernel, kernel
-from flowhash.intrinsics import prefetch, prefetch_item
+from flowhash.compile import inner_kernel, kernel, prefetch, prefetch_item
 from flowhash.table.distance_metrics import affinity_distance, error_bound, exact_distance
 from flowhash.table.search.scan import LINE, ROW_BITS, ROW_MASK, CandidateHeaps
 from flowhash.table.segments.arrays import (

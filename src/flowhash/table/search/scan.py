@@ -7,8 +7,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import filter_kernel, inner_kernel, kernel, larger
-from flowhash.intrinsics import half_to_float, high_to_float, prefetch
+from flowhash.compile import (
+    filter_kernel,
+    half_to_float,
+    high_to_float,
+    inner_kernel,
+    kernel,
+    larger,
+    prefetch,
+)
 from flowhash.table.distance_metrics import to_affinities
 from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
 from flowhash.table.segments.arrays import (

@@ -16,8 +16,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import inner_kernel, kernel
-from flowhash.intrinsics import half_to_float, join_planes, pointer_to
+from flowhash.compile import half_to_float, inner_kernel, join_planes, kernel, pointer_to
 from flowhash.table.segments.block_checksums import first_damaged
 
 BROKEN = -2  # instead of a block: an entry points out of its array, which no writer does

@@ -9,9 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import filter_kernel, inner_kernel, kernel
+from flowhash.compile import (
+    filter_kernel,
+    half_to_float,
+    high_to_float,
+    inner_kernel,
+    join_planes,
+    kernel,
+    prefetch,
+)
 from flowhash.errors import InputError
-from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
 from flowhash.table.distance_metrics import (
     compares_directions,
     has_norm,

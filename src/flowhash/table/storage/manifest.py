@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flowhash.durable_files import OLD_STRAY
+from flowhash.durable_files import OLD_STRAY, read_regular_file
 from flowhash.errors import Advice, DamagedFileError, StorageError, reason
-from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.segment import DeletedFile, SegmentFile
 from flowhash.table.table_settings import TableSettings
 

@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from flowhash.durable_files import open_regular_file
 from flowhash.errors import DamagedFileError, reason
-from flowhash.regular_file import open_regular_file
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
 from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
 from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged

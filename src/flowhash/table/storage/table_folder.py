@@ -26,12 +26,12 @@ from flowhash.durable_files import (
     atomic_file,
     flush_folder,
     naming,
+    read_regular_file,
     release_lock,
     remove_strays,
     take_lock,
 )
 from flowhash.errors import Advice, DamagedFileError, StorageError
-from flowhash.regular_file import read_regular_file
 from flowhash.table.segments.arrays import PlaneLayout
 from flowhash.table.segments.segment import (
     NO_ROWS,
