@@ -16,7 +16,7 @@ from flowhash.table.distance_metrics import (
     compares_directions,
 )
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
-from flowhash.table.segments.block_checksums import BLOCK
+from flowhash.table.segments.arrays import BLOCK
 from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
 from flowhash.table.segments.segment_draft import bucket_lists
 from flowhash.table.storage.manifest import read_manifest
@@ -130,7 +130,7 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
     step = max(1, PIECE // segment.arrays.highs.shape[1])
     for start in range(0, segment.rows, step):
         rows = slice(start, start + step)
-        embeddings = segment.embeddings(rows.start, rows.stop).astype(np.float64)
+        embeddings = segment.embeddings(rows).astype(np.float64)
         squares = np.square(embeddings).sum(axis=1)
         lengths = np.sqrt(squares)
         if not (lengths <= segment.largest).all() or (squares > (1 + share) * LARGEST_SQUARE).any():

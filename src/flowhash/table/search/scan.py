@@ -372,14 +372,16 @@ class CandidateHeaps(NamedTuple):
     coarse: NDArray[np.uint8]
 
 
-def empty_candidates(queries: int, room: int) -> CandidateHeaps:
-    """Room for ``room`` candidates of every query, none seen yet."""
+@kernel
+def empty_candidates(scanned: NDArray[np.int64], room: int) -> CandidateHeaps:
+    """Room for ``room`` candidates of every query, none seen yet; ``scanned`` has zeros [n]."""
+    queries = scanned.shape[0]
     return CandidateHeaps(
         np.empty((queries, room), np.float32),
         np.empty((queries, room), np.int64),
         np.zeros(queries, np.int32),
         np.full(queries, -np.inf, np.float32),
-        np.zeros(queries, np.int64),
+        scanned,
         np.zeros(queries, np.uint8),
     )
 

@@ -8,7 +8,7 @@ import math
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,8 +19,14 @@ from numpy.typing import DTypeLike, NDArray
 from flowhash.errors import DamagedFileError, reason
 from flowhash.regular_file import open_regular_file
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
-from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
-from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
+from flowhash.table.segments.arrays import (
+    BLOCK,
+    LAYOUTS,
+    Arrays,
+    PlaneLayout,
+    block_checksums,
+    first_damaged,
+)
 from flowhash.table.segments.segment import Segment, SegmentFile
 from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
@@ -62,15 +68,6 @@ def whole(name: str, array: NDArray[Any]) -> ArrayEntry:
     return ArrayEntry(name, array.dtype, array.shape, [array])
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the manifest keeps of a file, to know it again."""
-
-    size: int
-    header_crc32: int
-    sums_crc32: int
-
-
 class _Summing:
     """Writes bytes through and sums up blocks as they fill."""
 
@@ -100,8 +97,12 @@ class _Summing:
         self.sums.append(sums)
 
 
-def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> Written:
-    """Write arrays one after another, then their checksums."""
+def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> tuple[int, int, int]:
+    """Write arrays one after another, then their checksums.
+
+    Returns:
+        To know the file again: its size, and the CRC-32 of its header and of its checksums.
+    """
     placed = list(_with_padding(entries))
     total = sum(entry.size for entry in placed)
     count = -(-total // BLOCK)
@@ -114,12 +115,11 @@ def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> Written:
             data = np.ascontiguousarray(piece, entry.dtype).reshape(-1).view(np.uint8)
             summing.write(data)
             written += len(data)
-        if written != entry.size:
-            raise AssertionError(f"{entry.name}: {written} bytes came, {entry.size} were announced")
+        assert written == entry.size, f"{entry.name}: {written} bytes, {entry.size} were announced"
     sums = summing.finish().astype("<u4")
     file.write(sums.tobytes())
     size = 8 + len(header) + total + sums.nbytes
-    return Written(size, zlib.crc32(header), zlib.crc32(sums.tobytes()))
+    return size, zlib.crc32(header), zlib.crc32(sums.tobytes())
 
 
 def _with_padding(entries: list[ArrayEntry]) -> Iterator[ArrayEntry]:
@@ -172,7 +172,7 @@ def map_file(file: IO[bytes]) -> Any:
     return buffer
 
 
-def map_container(path: Path, expected: Written) -> Container:
+def map_container(path: Path, expected: SegmentFile) -> Container:
     """Map a file and check its size, header and checksums; its data is checked when it is read.
 
     Raises:
@@ -198,7 +198,7 @@ def map_container(path: Path, expected: Written) -> Container:
     return _read_arrays(path, mapped, header, expected)
 
 
-def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> Container:
+def _read_arrays(path: Path, mapped: Any, header: bytes, expected: SegmentFile) -> Container:
     """The arrays that a header names: one behind the other, the checksums of all of them last.
 
     Kernels trust what is said here, so that nothing may lie elsewhere, nor in two places.
@@ -242,12 +242,10 @@ def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> C
     return Container(arrays, spans, words, sums)
 
 
-def segment_entries(
-    plan: SegmentDraft, layout: PlaneLayout
-) -> tuple[list[ArrayEntry], Callable[[], tuple[float, float]]]:
-    """The arrays of a segment's file in their order, and a function for when they are written.
-
-    The function returns what ``upper_roots`` says of the embeddings.
+def write_segment(
+    file: IO[bytes], name: str, plan: SegmentDraft, layout: PlaneLayout
+) -> SegmentFile:
+    """Write a segment into its file of this name.
 
     Norms come behind the embeddings because they are computed while those are copied.
     """
@@ -279,30 +277,27 @@ def segment_entries(
         whole("order", plan.order),
         whole("offsets", plan.offsets),
     ]
-    for (name, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
-        entries.append(ArrayEntry(name, kind, (count, dim), pieces))
+    for (plane, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
+        entries.append(ArrayEntry(plane, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
-    for name in ("name", "payload"):
-        strings = plan.strings(f"{name}s")
+    for text in ("name", "payload"):
+        strings = plan.strings(f"{text}s")
         if len(strings.offsets):
-            entries += [
-                whole(f"{name}_offsets", strings.offsets),
-                whole(f"{name}s", strings.content),
-            ]
-    return entries, lambda: upper_roots(largest, dim)
+            entries.append(whole(f"{text}_offsets", strings.offsets))
+            entries.append(whole(f"{text}s", strings.content))
+    written = write_container(file, entries)
+    return SegmentFile(name, count, *written, *upper_roots(largest, dim))
 
 
-def map_segment(
-    path: Path, written: Written, entry: SegmentFile, settings: TableSettings
-) -> Segment:
+def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segment:
     """A segment from its file; nothing is read but the header, the checksums and the offsets.
 
     Raises:
         DamagedFileError: the file is not what was written.
     """
-    container = map_container(path, written)
+    container = map_container(path, entry)
     verified = np.zeros(len(container.sums), np.uint8)
     _check_arrays(path, container, entry.rows, settings)
     upper = next(iter(LAYOUTS[settings.dtype].planes))
