@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from flowhash.errors import InputError
 from flowhash.table.arguments import NewRows
-from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import INT64, Ids, last_of_each, pack_strings
-from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.segment import NO_ROWS, LiveSegment, Segment, TableState
 from flowhash.table.segments.segment_draft import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
@@ -56,13 +54,11 @@ def add(
         kept = state.without(*state.locate(ids))
     source = given(items.embeddings, ids, items.payloads)
     nobody = np.empty(0, np.int32)
-    plan = draft(
-        [source], nobody, rows, keys, codes, ascending, settings.buckets, METRICS[settings.metric]
-    )
+    plan = draft([source], nobody, rows, keys, codes, ascending, settings)
     next_id = state.next_id
     if settings.ids == INT64:
         next_id = max(next_id, int(keys.max()) + 1)
-    return _store(settings, folder, state, kept, plan, next_id, notes)
+    return _store(folder, state, kept, plan, next_id, notes)
 
 
 def store(
@@ -131,33 +127,28 @@ def _merge(
     old: Sequence[LiveSegment],
 ) -> TableState:
     """The state with the live rows of some parts in one new part."""
-    sources, rows, origins, keys, codes = [], [], [], [], []
-    for number, part in enumerate(old):
-        segment = part.segment
+    rows, keys, codes = [], [], []
+    for part in old:
+        segment, live = part.segment, part.live_rows()
         segment.ensure("ids", "codes", "names", "name_offsets", "payloads", "payload_offsets")
-        live = part.live_rows()
-        sources.append(stored(segment))
         rows.append(live)
-        origins.append(np.full(len(live), number, np.int32))
         keys.append(segment.arrays.ids[live])
         codes.append(segment.codes_at(live))
     all_keys = np.concatenate(keys)
     plan = draft(
-        sources,
-        np.concatenate(origins),
+        [stored(part.segment) for part in old],
+        np.repeat(np.arange(len(old), dtype=np.int32), [part.live for part in old]),
         np.concatenate(rows),
         all_keys,
         np.concatenate(codes),
         np.argsort(all_keys, kind="stable"),
-        settings.buckets,
-        METRICS[settings.metric],
+        settings,
     )
     kept = TableState(tuple(part for part in state.parts if part not in old))
-    return _store(settings, folder, state, kept, plan, state.next_id)
+    return _store(folder, state, kept, plan, state.next_id)
 
 
 def _store(
-    settings: TableSettings,
     folder: TableFolder | None,
     before: TableState,
     kept: TableState,
@@ -166,12 +157,11 @@ def _store(
     notes: Notes = None,
 ) -> TableState:
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
-    layout = LAYOUTS[settings.dtype]
     if folder is None:
-        segment = in_memory(plan, layout)
+        segment = in_memory(plan)
         return TableState((*kept.parts, LiveSegment(segment, NO_ROWS, segment.rows)), next_id)
     with folder.transaction():
-        part = folder.write_segment(plan, layout)
+        part = folder.write_segment(plan)
         kept = _write_deletions(folder, before, kept)
         state = TableState((*kept.parts, part), next_id)
         folder.commit(state, notes)

@@ -165,9 +165,7 @@ class Segment:
             self.ensure("ids")
             return self.arrays.ids[rows]
         self.ensure("names", "name_offsets")
-        texts = np.empty(len(rows), object)
-        texts[:] = [self._text("name", self.names, row) for row in rows.tolist()]
-        return texts
+        return np.array([self._text("name", self.names, row) for row in rows.tolist()], object)
 
     def embedding_at(self, row: int) -> NDArray[np.float32]:
         """The embedding of a row as float32, a copy."""
@@ -190,8 +188,6 @@ class Segment:
 
     def sound_embeddings_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The embeddings of any rows as float32, all of the segment's compared first [m, dim]."""
-        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-            return self.sound_embeddings(int(rows[0]), int(rows[-1]) + 1)
         self.ensure(*self.layout.planes)
         return self.embeddings(rows)
 

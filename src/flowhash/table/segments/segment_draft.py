@@ -13,6 +13,7 @@ from flowhash.compile import filter_kernel, inner_kernel, kernel
 from flowhash.errors import InputError
 from flowhash.intrinsics import half_to_float, high_to_float, join_planes, prefetch
 from flowhash.table.distance_metrics import (
+    METRICS,
     compares_directions,
     has_norm,
     is_usable,
@@ -22,6 +23,7 @@ from flowhash.table.distance_metrics import (
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
 from flowhash.table.segments.arrays import BROKEN, LAYOUTS, Arrays, PlaneLayout, damaged_rows
 from flowhash.table.segments.segment import Segment
+from flowhash.table.table_settings import TableSettings
 from flowhash.threads import in_shards
 
 AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
@@ -76,7 +78,7 @@ class SegmentDraft:
         codes: [n, k] int32; without rows with k = 1.
         offsets: where each bucket starts [d + 1] int64.
         postings: the rows of each bucket; empty with k = 1.
-        metric: decides which norm is kept.
+        settings: of the table; the metric decides which norm is kept.
     """
 
     sources: Sequence[RowSource]
@@ -87,7 +89,12 @@ class SegmentDraft:
     codes: NDArray[np.int32]
     offsets: NDArray[np.int64]
     postings: NDArray[np.int32]
-    metric: int
+    settings: TableSettings
+
+    @property
+    def layout(self) -> PlaneLayout:
+        """How embeddings will be stored."""
+        return LAYOUTS[self.settings.dtype]
 
     def copy_range(
         self,
@@ -106,16 +113,16 @@ class SegmentDraft:
             InputError: an embedding that was given cannot be used.
             DamagedFileError: one that was stored is damaged.
         """
-        largest = np.zeros(2)
+        largest, metric = np.zeros(2), METRICS[self.settings.metric]
         for source, rows in self._shares(start, stop):
             bad, fault = copy_rows(
-                source.arrays, source.vectors, source.vectors.view(np.uint32), rows, self.metric,
+                source.arrays, source.vectors, source.vectors.view(np.uint32), rows, metric,
                 source.segment is not None, highs, lows, norms, largest,
             )  # fmt: skip
             if source.segment is not None:
                 source.segment.check(fault)
             if bad != -1:
-                _refuse(source, int(rows[bad]), self.metric)
+                _refuse(source, int(rows[bad]), metric)
         return largest
 
     def copy_lows(self, start: int, stop: int, lows: NDArray[np.uint16]) -> None:
@@ -158,18 +165,17 @@ def draft(
     keys: NDArray[np.int64],
     codes: NDArray[np.int32],
     ascending: NDArray[np.int64] | None,
-    buckets: int,
-    metric: int,
+    settings: TableSettings,
 ) -> SegmentDraft:
     """Lay out a segment, from what its draft has, of rows in any order.
 
     ``rows`` is None if they are all rows of the only source, as they come; ``ascending`` has their
     indices in the order of their keys, or is None if they are in that order.
     """
-    sorted_rows = sort_by_code(codes, buckets)
+    sorted_rows = sort_by_code(codes, settings.buckets)
     if codes.shape[1] > 1:
         codes = codes[sorted_rows]
-    offsets, postings = bucket_lists(codes, buckets)
+    offsets, postings = bucket_lists(codes, settings.buckets)
     places = np.empty(len(keys), np.int32)
     places[sorted_rows] = np.arange(len(keys), dtype=np.int32)
     return SegmentDraft(
@@ -181,15 +187,14 @@ def draft(
         codes if codes.shape[1] > 1 else np.empty((0, 1), np.int32),
         offsets,
         postings,
-        metric,
+        settings,
     )
 
 
-def in_memory(plan: SegmentDraft, layout: PlaneLayout) -> Segment:
+def in_memory(plan: SegmentDraft) -> Segment:
     """Make the segment in memory."""
-    count = len(plan.rows)
-    dim = plan.sources[0].vectors.shape[1]
-    highs, lows = layout.empty_planes(count, dim)
+    count, dim = len(plan.rows), plan.settings.dim
+    highs, lows = plan.layout.empty_planes(count, dim)
     norms = np.empty(count, np.float32)
 
     def work(start: int, stop: int) -> NDArray[np.float64]:
@@ -355,18 +360,10 @@ def copy_rows(
 ) -> tuple[int, int]:
     """Copy rows of one source to their places, and compute their norms.
 
-    Args:
-        source: where stored rows are.
-        vectors: embeddings that were given as float32 [n, dim]; without rows if they are in
-            ``source``.
-        bits: the same, as bits.
-        rows: the row for each place of the result; negative for rows of another source.
-        metric: decides which norm is kept.
-        stored: whether they come from a segment, where they were found usable.
-        highs: receives upper halves, or float16; has as many rows as ``rows``.
-        lows: receives lower halves; without rows for float16.
-        norms: receives |x|², or 1/|x| for COSINE.
-        largest: its numbers become the largest |x|² and ``residual_square`` seen [2].
+    They are in ``source``, or were given as ``vectors`` of float32, whose ``bits`` are given too;
+    ``stored`` ones come from a segment, where they were found usable. ``rows`` has the row for each
+    place of the result, negative for rows of another source. ``largest`` becomes the largest |x|²
+    and ``residual_square`` seen [2].
 
     Returns:
         The first place whose embedding cannot be used, or -1; and the damaged block, BROKEN or -1.

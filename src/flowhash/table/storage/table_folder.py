@@ -34,7 +34,6 @@ from flowhash.durable_files import (
 )
 from flowhash.errors import Advice, DamagedFileError, StorageError
 from flowhash.regular_file import read_regular_file
-from flowhash.table.segments.arrays import PlaneLayout
 from flowhash.table.segments.segment import (
     NO_ROWS,
     DeletedFile,
@@ -170,11 +169,11 @@ class TableFolder:
             self.manifest = before  # so that it can be tried again
             raise
 
-    def write_segment(self, plan: SegmentDraft, layout: PlaneLayout) -> LiveSegment:
+    def write_segment(self, plan: SegmentDraft) -> LiveSegment:
         """Write a segment's file; it belongs to the table only after ``commit``."""
         name = f"segment-{self._take_number():010d}.safetensors"
         with self._new_file(name) as file:
-            entry = write_segment(file, name, plan, layout)
+            entry = write_segment(file, name, plan)
         return self.load_part(entry)
 
     def take_segment(self, part: LiveSegment) -> LiveSegment:
