@@ -180,14 +180,8 @@ def add_fresh(
 ) -> int:
     """Add the rows that a query's buckets first to last have and its earlier ones do not (k > 1).
 
-    Args:
-        segment: where to count.
-        allowed: 1 for rows that may be found; empty if all may.
-        order: the buckets of each query in its order [q, m].
-        queries: whom to count for.
-        first: the turn to start from, one for each query of ``order`` [q].
-        last: one past the last turn [q].
-        reached: what is added to [q].
+    ``queries`` says for whom, of all that ``order`` [q, m] has a line for. Each of those has its
+    ``first`` turn, one past the ``last``, and in ``reached`` what is added to [q].
 
     Returns:
         -1, or what is wrong.
@@ -289,17 +283,9 @@ def count_fresh(
 ) -> None:
     """Add the rows that no earlier bucket of a query had to what it scanned; all queries at once.
 
-    Args:
-        codes: the code of each row [n, k].
-        rows: the rows of this chunk.
-        size: how many.
-        earlier: 1 where a query opened a bucket before this one [d, together].
-        flagged: 1 for buckets that any of the queries opened before [d]; empty with k = 1.
-        lanes: zeros, scratch space [2, together].
-        pair_queries: the query of each pair.
-        start: the first pair of these queries.
-        count: how many queries.
-        scanned: what each query has scanned so far.
+    ``earlier`` has 1 where a query opened a bucket before this one [d, together], ``flagged`` where
+    any of the queries did [d], without entries with k = 1. ``lanes`` is scratch space, of zeros
+    [2, together]. The queries are those of ``count`` pairs from ``start`` on.
     """
     width = lanes.shape[1]
     for place in range(size if flagged.shape[0] > 0 else 0):

@@ -33,7 +33,6 @@ from flowhash.table.search.rerank import (
     measure,
     scan_exactly,
     settle,
-    spare_room,
 )
 from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
 from flowhash.table.segments.arrays import look_up, note
@@ -310,7 +309,7 @@ def search_small_batch(
     """
     segment, allowed = look_up(noted)
     count, top = distances.shape
-    room = spare_room(top)
+    room = top + max(16, top // 4)  # the spare ones let the proof succeed after a coarse scan
     scanned[:] = 0
     found = empty_candidates(scanned, room)
     scaled = np.empty_like(queries)
