@@ -35,7 +35,7 @@ from flowhash.table.table_settings import (
     check_vectors,
 )
 
-Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
+Piece = tuple[Segment, "range | NDArray[np.int64]"]  # live rows of one segment
 # Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.
 Lost = Callable[["int | str | None", DamagedFileError], None]
 Read = TypeVar("Read")
@@ -355,9 +355,8 @@ class HashTable(SettingsProperties):
 
     def buckets_of(self, item: int | str) -> NDArray[np.int32]:
         """The code of an item, ascending [k]; KeyError if there is no such item."""
-        state = self._open_state()
-        part, row = self._locate(state, item)
-        code: NDArray[np.int32] = state.parts[part].segment.codes_at(np.array([row]))[0]
+        segment, row = self._locate(item)
+        code: NDArray[np.int32] = segment.codes_at(np.array([row]))[0]
         return code
 
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
@@ -393,14 +392,11 @@ class HashTable(SettingsProperties):
     def sample(self, count: int, seed: int, lost: Lost | None = None) -> tuple[int, list[Item]]:
         """How many items there are, and a random sample of them; the same for the same seed."""
         state = self._open_state()
-        wanted = draw_sample(state.live, count, seed)
-        drawn, start = list[tuple[Segment, int]](), 0
-        for part in state.parts:
-            here = wanted[(wanted >= start) & (wanted < start + part.live)] - start
-            if len(here):
-                drawn += [(part.segment, row) for row in part.live_rows()[here].tolist()]
-            start += part.live
-        return state.live, _read(drawn, _item_at, lost)
+        pieces: list[Piece] = [
+            (part.segment, part.live_rows() if len(part.alive) else range(part.live))
+            for part in state.parts
+        ]
+        return state.live, _read(_drawn(pieces, count, seed), _item_at, lost)
 
     def bucket_items(
         self, bucket: int, count: int, seed: int, lost: Lost | None = None
@@ -451,7 +447,7 @@ class HashTable(SettingsProperties):
                 self._folder.close()
 
     def __delitem__(self, item: int | str) -> None:
-        self._locate(self._open_state(), item)  # KeyError for what is not there, of any kind
+        self._locate(item)  # KeyError for what is not there, of any kind
         if not self.delete([item]):
             raise KeyError(item)  # somebody else deleted it meanwhile
 
@@ -469,15 +465,13 @@ class HashTable(SettingsProperties):
 
     def __contains__(self, item: object) -> bool:
         try:
-            self._locate(self._open_state(), item)
+            self._locate(item)
         except KeyError:
             return False
         return True
 
     def __getitem__(self, item: int | str) -> Item:
-        state = self._open_state()
-        part, row = self._locate(state, item)
-        return _item_at(state.parts[part].segment, row)
+        return _item_at(*self._locate(item))
 
     def __iter__(self) -> Iterator[int | str]:
         for part in self._open_state().parts:
@@ -584,8 +578,9 @@ class HashTable(SettingsProperties):
             raise StorageError(f"this table is closed{again}")
         return state
 
-    def _locate(self, state: TableState, item: Any) -> tuple[int, int]:
-        """The part and row of one id."""
+    def _locate(self, item: Any) -> tuple[Segment, int]:
+        """The segment and row of one id; KeyError if there is none."""
+        state = self._open_state()
         try:
             wanted = read_ids([item], self._settings.ids)
         except InputError:
@@ -593,9 +588,9 @@ class HashTable(SettingsProperties):
         parts, rows = state.locate(wanted)
         if parts[0] < 0:
             raise KeyError(item)
-        return int(parts[0]), int(rows[0])
+        return state.parts[int(parts[0])].segment, int(rows[0])
 
-    def _bucket_rows(self, bucket: int) -> list[Piece]:
+    def _bucket_rows(self, bucket: int) -> list[tuple[Segment, NDArray[np.int64]]]:
         found = []
         for part in self._open_state().parts:
             rows = part.segment.bucket_rows(bucket)
@@ -632,7 +627,7 @@ def state_of(table: HashTable) -> TableState:
     return table._open_state()
 
 
-def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
+def _drawn(pieces: Sequence[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
     """A random sample of rows, in their order."""
     ends = np.cumsum([len(rows) for _, rows in pieces])
     wanted = draw_sample(int(ends[-1]) if len(ends) else 0, count, seed)
