@@ -178,7 +178,8 @@ def _json_text(name: str, value: Any, largest: int, advice: str) -> str:
 
 def _depth(value: Any) -> int:
     """How many dicts and lists lie in each other; what is given was written as JSON already."""
-    depth, level = -1, [[value]]
+    depth = -1
+    level: list[Any] = [[value]]
     while level:
         depth += 1
         contents = [outer.values() if isinstance(outer, dict) else outer for outer in level]
