@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from flowhash import HashTable
 from flowhash.table.distance_metrics import LARGEST_SQUARE
-from flowhash.table.segments.arrays import copy_embedding
-from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
+from flowhash.table.segments.arrays import BLOCK, block_checksums, copy_embedding, first_damaged
 from flowhash.table.segments.segment import Segment
 from flowhash.table.segments.segment_draft import split_row
 

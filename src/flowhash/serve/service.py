@@ -24,7 +24,7 @@ from flowhash.serve.request_body import number_rows
 from flowhash.serve.request_guard import Outbox, RequestGuard
 from flowhash.serve.search_executor import QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
-from flowhash.table import CachedStats, HashTable, Item, state_of
+from flowhash.table import HashTable, Item, state_of
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -67,8 +67,7 @@ class Service:
         self.health = TableHealth(table)
         self.metrics = Metrics(self.count, lambda: self.outbox.held)
         self.guard = RequestGuard(options, table.writable, self.metrics, self.outbox, self.health)
-        # Other engines keep their figures themselves.
-        self.stats = CachedStats(table) if isinstance(table, HashTable) else table.stats
+        self.stats = table.stats  # which every table keeps until it changes
         self.executor = SearchExecutor(
             table, self.query_encoder, self.metrics, options.threads, self.outbox, self.health
         )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:  # for other rooms
     )
     from flowhash.table.distance_metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.hash_table import (
-        CachedStats as CachedStats,
         buckets_at as buckets_at,
         search_state as search_state,
         state_of as state_of,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:  # for other rooms
     )
     from flowhash.table.integrity import folder_faults as folder_faults
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
-    from flowhash.table.search.small_batch import SMALL_BATCH as SMALL_BATCH
+    from flowhash.table.search.searcher import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (
         Segment as Segment,
         TableState as TableState,

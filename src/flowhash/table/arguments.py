@@ -14,7 +14,7 @@ from flowhash.argument_checks import numbers, whole_number
 from flowhash.errors import ChangedNotesError, InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
 from flowhash.table.segments.arrays import LAYOUTS
-from flowhash.table.segments.segment import TableState
+from flowhash.table.segments.segment import LiveSegment, TableState
 from flowhash.table.segments.segment_draft import first_wrong_code
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.table_settings import TableSettings
@@ -53,9 +53,7 @@ class NewRows:
         assert self.ids is not None
         if not len(self.ids.names.offsets):
             return self.ids.keys
-        names = np.empty(len(self.ids), object)
-        names[:] = [self.ids.value(index) for index in range(len(self.ids))]
-        return names
+        return np.array([self.ids.value(index) for index in range(len(self.ids))], object)
 
 
 def read_items(
@@ -156,21 +154,39 @@ def _payload_text(index: int, payload: dict[str, Any] | None) -> bytes:
         raise InputError(
             f"payloads[{index}] is {payload!r:.80}; expected a dict with strings as keys, or None"
         )
+    advice = "Keep large things elsewhere and their address here"
+    return _json_text(f"payloads[{index}]", payload, LARGEST_PAYLOAD, advice).encode()
+
+
+def _json_text(name: str, value: Any, largest: int, advice: str) -> str:
+    """What JSON can hold, in ASCII, unless it is too large or nested too deeply."""
     try:
-        text = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"payloads[{index}] cannot be written as JSON: {error}") from error
-    if len(text) > LARGEST_PAYLOAD:
+        raise InputError(f"{name} cannot be written as JSON: {error}") from error
+    if len(text) > largest:
         raise InputError(
-            f"payloads[{index}] has {len(text)} bytes of JSON; expected at most {LARGEST_PAYLOAD}. "
-            "Keep large things elsewhere and their address here"
+            f"{name} has {len(text)} bytes of JSON; expected at most {largest}. {advice}"
         )
-    if text.count(b"{") + text.count(b"[") > DEEPEST_PAYLOAD and _depth(payload) > DEEPEST_PAYLOAD:
+    if text.count("{") + text.count("[") > DEEPEST_PAYLOAD and _depth(value) > DEEPEST_PAYLOAD:
         raise InputError(
-            f"payloads[{index}] is nested {_depth(payload)} levels deep; expected at most "
-            f"{DEEPEST_PAYLOAD}. Flatten it, or keep it as one string"
+            f"{name} is nested {_depth(value)} levels deep; expected at most {DEEPEST_PAYLOAD}. "
+            "Flatten it, or keep it as one string"
         )
     return text
+
+
+def _depth(value: Any) -> int:
+    """How many dicts and lists lie in each other; what is given was written as JSON already."""
+    depth = -1
+    level: list[Any] = [[value]]
+    while level:
+        depth += 1
+        contents = [outer.values() if isinstance(outer, dict) else outer for outer in level]
+        level = [
+            inner for some in contents for inner in some if isinstance(inner, (dict, list, tuple))
+        ]
+    return depth
 
 
 def changed_notes(
@@ -213,34 +229,8 @@ def _note_text(name: Any, value: Any) -> str:
             f"the name of a note is {name!r:.80}; expected a string of at most {LONGEST_NAME} "
             "characters"
         )
-    try:
-        text = json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"the note {name!r} cannot be written as JSON: {error}") from error
-    depth = _depth([value]) - 1
-    if depth > DEEPEST_PAYLOAD:
-        raise InputError(
-            f"the note {name!r} is nested {depth} levels deep; expected at most "
-            f"{DEEPEST_PAYLOAD}. Flatten it, or keep it as one string"
-        )
-    if len(text) > LARGEST_NOTE:
-        raise InputError(
-            f"the note {name!r} has {len(text)} bytes of JSON; expected at most {LARGEST_NOTE}. "
-            "Keep large things in files of their own"
-        )
-    return text
-
-
-def _depth(payload: Any) -> int:
-    """How many dicts and lists lie in each other; what is given was written as JSON already."""
-    depth, level = 0, [payload]
-    while level:
-        depth += 1
-        contents = [outer.values() if isinstance(outer, dict) else outer for outer in level]
-        level = [
-            inner for some in contents for inner in some if isinstance(inner, (dict, list, tuple))
-        ]
-    return depth
+    advice = "Keep large things in files of their own"
+    return _json_text(f"the note {name!r}", value, LARGEST_NOTE, advice)
 
 
 def read_queries(
@@ -307,7 +297,7 @@ def allowed_rows(
                 "where is a mask; that needs one dimension, and whole numbers as ids, which are "
                 "places in it. Give a list of ids instead"
             )
-        return [_allow_mask(state, number, mask) for number in range(len(state.parts))]
+        return [_allow_mask(part, mask) for part in state.parts]
     try:
         ids = read_ids(where, settings.ids)
     except InputError as error:
@@ -330,8 +320,7 @@ def _as_mask(where: Any) -> NDArray[np.bool_] | None:
     return mask if mask.dtype == bool else None
 
 
-def _allow_mask(state: TableState, number: int, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    part = state.parts[number]
+def _allow_mask(part: LiveSegment, mask: NDArray[np.bool_]) -> NDArray[np.uint8]:
     part.segment.ensure("ids")
     keys = part.segment.arrays.ids
     allowed = np.zeros(len(keys), np.uint8)

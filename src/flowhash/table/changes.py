@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
-import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,19 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.durable_files import naming
 from flowhash.errors import InputError
 from flowhash.table.arguments import NewRows
-from flowhash.table.distance_metrics import METRICS
-from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, last_of_each, pack_strings
-from flowhash.table.segments.arrays import LAYOUTS
-from flowhash.table.segments.segment import LiveSegment, Segment, TableState, new_part
+from flowhash.table.ids import INT64, Ids, last_of_each, pack_strings
+from flowhash.table.segments.segment import NO_ROWS, LiveSegment, Segment, TableState
 from flowhash.table.segments.segment_draft import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
 from flowhash.table.storage.table_folder import TableFolder
 from flowhash.table.table_settings import TableSettings
 
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 FAN = 8  # so many segments of like size are merged into one
 
 
@@ -61,35 +54,23 @@ def add(
         kept = state.without(*state.locate(ids))
     source = given(items.embeddings, ids, items.payloads)
     nobody = np.empty(0, np.int32)
-    plan = draft(
-        [source], nobody, rows, keys, codes, ascending, settings.buckets, METRICS[settings.metric]
-    )
+    plan = draft([source], nobody, rows, keys, codes, ascending, settings)
     next_id = state.next_id
     if settings.ids == INT64:
         next_id = max(next_id, int(keys.max()) + 1)
-    return _store(settings, folder, state, kept, plan, next_id, notes)
+    return _store(folder, state, kept, plan, next_id, notes)
 
 
-def store_notes(folder: TableFolder, state: TableState, notes: Notes) -> None:
-    """Commit notes alone."""
-    try:
-        folder.commit(state, notes)
-    except BaseException:
-        folder.remove_uncommitted()
-        raise
-
-
-def store_deleted(folder: TableFolder | None, before: TableState, after: TableState) -> TableState:
-    """Make a state that differs in deleted rows only the table's."""
+def store(
+    folder: TableFolder | None, before: TableState, after: TableState, notes: Notes = None
+) -> TableState:
+    """Make a state that differs in deleted rows or notes only the table's."""
     if folder is None:
         return after
-    try:
-        stored = _write_deletions(folder, before, after)
-        folder.commit(stored)
-    except BaseException:
-        folder.remove_uncommitted()
-        raise
-    return stored
+    with folder.transaction():
+        after = _write_deletions(folder, before, after)
+        folder.commit(after, notes)
+    return after
 
 
 def tidy(settings: TableSettings, folder: TableFolder | None, state: TableState) -> TableState:
@@ -146,32 +127,28 @@ def _merge(
     old: Sequence[LiveSegment],
 ) -> TableState:
     """The state with the live rows of some parts in one new part."""
-    sources, rows, origins, keys, codes = [], [], [], [], []
-    for number, part in enumerate(old):
-        segment = part.segment
+    rows, keys, codes = [], [], []
+    for part in old:
+        segment, live = part.segment, part.live_rows()
         segment.ensure("ids", "codes", "names", "name_offsets", "payloads", "payload_offsets")
-        live = part.live_rows()
-        sources.append(stored(segment))
         rows.append(live)
-        origins.append(np.full(len(live), number, np.int32))
         keys.append(segment.arrays.ids[live])
         codes.append(segment.codes_at(live))
     all_keys = np.concatenate(keys)
     plan = draft(
-        sources,
-        np.concatenate(origins),
+        [stored(part.segment) for part in old],
+        np.repeat(np.arange(len(old), dtype=np.int32), [part.live for part in old]),
         np.concatenate(rows),
         all_keys,
         np.concatenate(codes),
         np.argsort(all_keys, kind="stable"),
-        settings.buckets,
-        METRICS[settings.metric],
+        settings,
     )
-    return _store(settings, folder, state, state.merged(old, None), plan, state.next_id)
+    kept = TableState(tuple(part for part in state.parts if part not in old))
+    return _store(folder, state, kept, plan, state.next_id)
 
 
 def _store(
-    settings: TableSettings,
     folder: TableFolder | None,
     before: TableState,
     kept: TableState,
@@ -180,16 +157,14 @@ def _store(
     notes: Notes = None,
 ) -> TableState:
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
-    layout = LAYOUTS[settings.dtype]
     if folder is None:
-        return kept.with_part(new_part(in_memory(plan, layout)), next_id)
-    try:
-        part = folder.write_segment(plan, layout)
-        state = _write_deletions(folder, before, kept).with_part(part, next_id)
+        segment = in_memory(plan)
+        return TableState((*kept.parts, LiveSegment(segment, NO_ROWS, segment.rows)), next_id)
+    with folder.transaction():
+        part = folder.write_segment(plan)
+        kept = _write_deletions(folder, before, kept)
+        state = TableState((*kept.parts, part), next_id)
         folder.commit(state, notes)
-    except BaseException:
-        folder.remove_uncommitted()
-        raise
     return state
 
 
@@ -217,8 +192,8 @@ def adopt(
     if settings.ids == INT64:
         ends = [int(part.segment.arrays.ids.max(initial=-1)) + 1 for part in new.parts]
         next_id = max([next_id, *ends])
-    try:
-        taken = [_take(folder, part) for part in new.parts]
+    with folder.transaction():
+        taken = [folder.take_segment(part) for part in new.parts]
         known = TableState((*state.parts, *taken))
         changed = [
             replace(fresh, alive=part.alive, live=part.live) if len(part.alive) else fresh
@@ -227,9 +202,6 @@ def adopt(
         after = TableState((*old.parts, *changed), next_id)
         after = _write_deletions(folder, known, after)
         folder.commit(after, notes)
-    except BaseException:
-        folder.remove_uncommitted()
-        raise
     return after, sum(part.live for part in changed)
 
 
@@ -293,30 +265,4 @@ def _ids_at(segment: Segment, rows: NDArray[np.int64]) -> Ids:
     names = segment.names
     if len(names.offsets) and len(rows) < segment.rows:
         names = pack_strings(names.at(row) for row in rows.tolist())
-    elif not len(names.offsets):
-        names = NO_STRINGS
-    return Ids(segment.arrays.ids[rows], Strings(*names))
-
-
-def _take(folder: TableFolder, part: LiveSegment) -> LiveSegment:
-    """The file of a part under a name of its own in this folder; all of its rows alive."""
-    assert part.file is not None
-    name = f"segment-{folder._take_number():010d}.safetensors"
-    path = folder.path / name
-    folder._new.add(name)
-    with naming(path):
-        try:
-            os.link(part.segment.file, path)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            _copy(Path(part.segment.file), path)
-    return folder.load_part(replace(part.file, file=name, deleted=None))
-
-
-def _copy(source: Path, path: Path) -> None:
-    """For file systems without links. The original stays, in case that nothing is committed."""
-    with source.open("rb") as original, path.open("xb") as file:
-        shutil.copyfileobj(original, file, 1 << 24)
-        file.flush()
-        os.fsync(file.fileno())
+    return Ids(segment.arrays.ids[rows], names)

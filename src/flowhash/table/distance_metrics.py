@@ -104,13 +104,8 @@ def error_bound(metric: int, dim: int, query_norm: float, largest: float, residu
     magnitudes, at most |q||x|; the few operations around it are counted as eight more. A coarse
     scan moreover leaves out the product of q with the rest of x, at most |q| times its length.
 
-    Args:
-        metric: the metric.
-        dim: how many numbers an embedding has.
-        query_norm: |q|.
-        largest: the largest |x| of the table.
-        residual: the largest length of what upper halves leave out of a row; 0 if the scan read
-            whole numbers.
+    ``largest`` is the largest |x| of the table, ``residual`` the largest length of what upper
+    halves leave out of a row, or 0 if the scan read whole numbers.
     """
     share = 1.05 * UNIT * (dim + 8)
     if metric == EUCLIDEAN:

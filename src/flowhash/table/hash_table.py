@@ -19,11 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.argument_checks import plain_integer
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import arguments, changes
-from flowhash.table.distance_metrics import METRICS
 from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
 from flowhash.table.results import Hits, Item, Stored
-from flowhash.table.search.bucket_plan import add_bucket_sizes
+from flowhash.table.search.bucket_plan import bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
 from flowhash.table.segments.segment import Segment, TableState
@@ -36,7 +35,7 @@ from flowhash.table.table_settings import (
     check_vectors,
 )
 
-Piece = tuple[Segment, NDArray[np.int64]]  # live rows of one segment
+Piece = tuple[Segment, "range | NDArray[np.int64]"]  # live rows of one segment
 # Is told of what cannot be read: the item whose payload it is, or None where it is not a payload.
 Lost = Callable[["int | str | None", DamagedFileError], None]
 Read = TypeVar("Read")
@@ -66,8 +65,9 @@ class HashTable(SettingsProperties):
         self._folder = folder
         self._state: TableState | None = state
         self._writing = threading.RLock()
-        self._searcher: tuple[TableState, Searcher] | None = None
-        self._metric = METRICS[settings.metric]
+        self._searcher: Searcher | None = None
+        # Weakly, or files that a merge has replaced would be kept until somebody asks again.
+        self._stats: tuple[weakref.ref[TableState], Stats] | None = None
         self._memory_notes: dict[str, Any] = {}  # of a table without a folder
         _tables.add(self)
 
@@ -221,11 +221,10 @@ class HashTable(SettingsProperties):
         """
         wanted = read_ids(ids, self._settings.ids)
         with self._changing() as state:
-            parts, rows = state.locate(wanted)
-            changed = state.without(parts, rows)
+            changed = state.without(*state.locate(wanted))
             gone = state.live - changed.live
             if gone:
-                self._state = changes.store_deleted(self._folder, state, changed)
+                self._state = changes.store(self._folder, state, changed)
                 self._state = changes.tidy(self._settings, self._folder, self._state)
         return gone
 
@@ -334,8 +333,11 @@ class HashTable(SettingsProperties):
             self._state = changes.tidy(self._settings, self._folder, state)
 
     def stats(self) -> Stats:
-        """Loads of buckets, measured and expected SUF, bytes."""
-        return table_stats(self._settings, self._open_state())
+        """Loads of buckets, measured and expected SUF, bytes; measured anew when it changed."""
+        state, kept = self._open_state(), self._stats
+        if kept is None or kept[0]() is not state:
+            kept = self._stats = (weakref.ref(state), table_stats(self._settings, state))
+        return kept[1]
 
     def check(self) -> list[str]:
         """Read everything and compare it with its checksums; a line for each fault found."""
@@ -348,18 +350,13 @@ class HashTable(SettingsProperties):
             raise InputError(
                 f"bucket is {bucket!r}; expected a whole number from 0 to {self.buckets - 1}"
             )
-        found = []
-        for part in self._open_state().parts:
-            rows = part.segment.bucket_rows(number)
-            alive = part.alive[rows] == 1 if len(part.alive) else slice(None)
-            found.append(part.segment.ids_at(rows[alive]))
+        found = [segment.ids_at(rows) for segment, rows in self._bucket_rows(number)]
         return np.concatenate([no_ids(self._settings.ids), *found])
 
     def buckets_of(self, item: int | str) -> NDArray[np.int32]:
         """The code of an item, ascending [k]; KeyError if there is no such item."""
-        state = self._open_state()
-        part, row = self._locate(state, item)
-        code: NDArray[np.int32] = state.parts[part].segment.codes_at(np.array([row]))[0]
+        segment, row = self._locate(item)
+        code: NDArray[np.int32] = segment.codes_at(np.array([row]))[0]
         return code
 
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
@@ -374,16 +371,7 @@ class HashTable(SettingsProperties):
         for part in self._open_state().parts:
             rows = part.live_rows()
             for start in range(0, len(rows), size):
-                chosen = rows[start : start + size]
-                first, last = int(chosen[0]), int(chosen[-1]) + 1
-                segment = part.segment
-                texts = [segment.payload_at(row) if payloads else None for row in chosen.tolist()]
-                yield Stored(
-                    segment.ids_at(chosen),
-                    segment.codes_at(chosen),
-                    segment.sound_embeddings(first, last)[chosen - first],
-                    texts,
-                )
+                yield _stored_at(part.segment, rows[start : start + size], payloads)
 
     def stored_between(self, first: int, last: int) -> Iterator[Stored]:
         """The items at places ``first`` to ``last``, a piece for each segment; without payloads.
@@ -395,10 +383,7 @@ class HashTable(SettingsProperties):
             low, high = max(0, first), min(part.live, last)
             if low < high:
                 rows = part.live_rows()[low:high] if len(part.alive) else np.arange(low, high)
-                segment, start = part.segment, int(rows[0])
-                vectors = segment.sound_embeddings(start, int(rows[-1]) + 1)[rows - start]
-                ids, codes = segment.ids_at(rows), segment.codes_at(rows)
-                yield Stored(ids, codes, vectors, [None] * len(rows))
+                yield _stored_at(part.segment, rows, payloads=False)
             first, last = first - part.live, last - part.live
 
     # Of the methods with ``lost``: what is drawn and cannot be read is told to it and left out;
@@ -407,14 +392,11 @@ class HashTable(SettingsProperties):
     def sample(self, count: int, seed: int, lost: Lost | None = None) -> tuple[int, list[Item]]:
         """How many items there are, and a random sample of them; the same for the same seed."""
         state = self._open_state()
-        wanted = draw_sample(state.live, count, seed)
-        drawn, start = list[tuple[Segment, int]](), 0
-        for part in state.parts:
-            here = wanted[(wanted >= start) & (wanted < start + part.live)] - start
-            if len(here):
-                drawn += [(part.segment, row) for row in part.live_rows()[here].tolist()]
-            start += part.live
-        return state.live, _read(drawn, _item_at, lost)
+        pieces: list[Piece] = [
+            (part.segment, part.live_rows() if len(part.alive) else range(part.live))
+            for part in state.parts
+        ]
+        return state.live, _read(_drawn(pieces, count, seed), _item_at, lost)
 
     def bucket_items(
         self, bucket: int, count: int, seed: int, lost: Lost | None = None
@@ -432,17 +414,16 @@ class HashTable(SettingsProperties):
 
     def bucket_loads(self) -> NDArray[np.int64]:
         """How many items each bucket holds [d]."""
-        loads = np.zeros(self.buckets, np.int64)
-        for part in self._open_state().parts:
-            fault = add_bucket_sizes(part.segment.arrays, part.alive, loads)
-            if fault != -1:
-                part.segment.fail(fault)
-        return loads
+        state = self._open_state()
+        return bucket_sizes(self._settings, state, [part.alive for part in state.parts])
 
     def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
         """The buckets of each item; None for those that are not there (any more)."""
         state = self._open_state()
-        return codes_at(state, *state.locate(read_ids(ids, self.id_kind)))
+        parts, rows = state.locate(read_ids(ids, self.id_kind))
+        places = (parts << ROW_BITS) | rows  # -1 where both are
+        codes = buckets_at(state, places, self.active)
+        return [code.tolist() if code[0] >= 0 else None for code in codes]
 
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.
@@ -466,7 +447,7 @@ class HashTable(SettingsProperties):
                 self._folder.close()
 
     def __delitem__(self, item: int | str) -> None:
-        self._locate(self._open_state(), item)  # KeyError for what is not there, of any kind
+        self._locate(item)  # KeyError for what is not there, of any kind
         if not self.delete([item]):
             raise KeyError(item)  # somebody else deleted it meanwhile
 
@@ -484,17 +465,13 @@ class HashTable(SettingsProperties):
 
     def __contains__(self, item: object) -> bool:
         try:
-            self._locate(self._open_state(), item)
+            self._locate(item)
         except KeyError:
             return False
         return True
 
     def __getitem__(self, item: int | str) -> Item:
-        state = self._open_state()
-        part, row = self._locate(state, item)
-        segment = state.parts[part].segment
-        code = segment.codes_at(np.array([row]))[0]
-        return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
+        return _item_at(*self._locate(item))
 
     def __iter__(self) -> Iterator[int | str]:
         for part in self._open_state().parts:
@@ -535,7 +512,7 @@ class HashTable(SettingsProperties):
         if self._folder is None:
             self._memory_notes = notes
         else:
-            changes.store_notes(self._folder, state, notes)
+            changes.store(self._folder, state, state, notes)
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[TableState]:
@@ -584,18 +561,14 @@ class HashTable(SettingsProperties):
     def _searcher_of(self, state: TableState, where: Any) -> Searcher:
         """What searches a state; kept, because single queries would notice its making."""
         kept = self._searcher
-        if where is None and kept is not None and kept[0] is state:
-            return kept[1]
+        if where is None and kept is not None and kept.state is state:
+            return kept
         allowed = [part.alive for part in state.parts]
         if where is not None:
             allowed = arguments.allowed_rows(self._settings, state, where)
-        settings = self._settings
-        searcher = Searcher(
-            state.parts, allowed, self._metric, settings.active, settings.buckets,
-            state.largest, state.residual,
-        )  # fmt: skip
+        searcher = Searcher(self._settings, state, allowed)
         if where is None and self._state is state:
-            self._searcher = (state, searcher)
+            self._searcher = searcher
         return searcher
 
     def _open_state(self) -> TableState:
@@ -605,8 +578,9 @@ class HashTable(SettingsProperties):
             raise StorageError(f"this table is closed{again}")
         return state
 
-    def _locate(self, state: TableState, item: Any) -> tuple[int, int]:
-        """The part and row of one id."""
+    def _locate(self, item: Any) -> tuple[Segment, int]:
+        """The segment and row of one id; KeyError if there is none."""
+        state = self._open_state()
         try:
             wanted = read_ids([item], self._settings.ids)
         except InputError:
@@ -614,9 +588,9 @@ class HashTable(SettingsProperties):
         parts, rows = state.locate(wanted)
         if parts[0] < 0:
             raise KeyError(item)
-        return int(parts[0]), int(rows[0])
+        return state.parts[int(parts[0])].segment, int(rows[0])
 
-    def _bucket_rows(self, bucket: int) -> list[Piece]:
+    def _bucket_rows(self, bucket: int) -> list[tuple[Segment, NDArray[np.int64]]]:
         found = []
         for part in self._open_state().parts:
             rows = part.segment.bucket_rows(bucket)
@@ -628,17 +602,7 @@ def search_state(
     table: HashTable, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
     *, probe: int | None, at_least: int | None, threads: int | None,
 ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
-    """Search one state of a table, so that more can be read of what is found there.
-
-    Args:
-        table: whose state it is.
-        state: of any moment.
-        ordered_buckets: as those of :meth:`HashTable.search`, like the others [q, m].
-        queries: [q, dim].
-        top: how many hits.
-        probe: how many buckets to open; None opens k.
-        at_least: how many items to find, or None.
-        threads: how many at the most, or None.
+    """:meth:`HashTable.search` in one state, of any moment, so that more can be read there.
 
     Returns:
         The hits, and the place of each in the state, -1 where there is none [q, top].
@@ -663,37 +627,7 @@ def state_of(table: HashTable) -> TableState:
     return table._open_state()
 
 
-def codes_at(
-    state: TableState, parts: NDArray[np.int64], rows: NDArray[np.int64]
-) -> list[list[int] | None]:
-    """The buckets of the items in rows of parts [n]; None where the part is -1."""
-    found: list[list[int] | None] = [None] * len(parts)
-    for number in set(parts.tolist()) - {-1}:
-        places = np.flatnonzero(parts == number)
-        codes = state.parts[number].segment.codes_at(rows[places])
-        for place, code in zip(places.tolist(), codes.tolist(), strict=True):
-            found[place] = code
-    return found
-
-
-class CachedStats:
-    """The figures of a table, measured anew only when it changed."""
-
-    def __init__(self, table: HashTable) -> None:
-        self._table = table
-        # Weakly, or files that a merge has replaced would be kept until somebody asks again.
-        self._kept: tuple[weakref.ref[TableState], Stats] | None = None
-
-    def __call__(self) -> Stats:
-        """The figures of this moment."""
-        state, kept = state_of(self._table), self._kept
-        if kept is None or kept[0]() is not state:
-            kept = (weakref.ref(state), table_stats(self._table._settings, state))
-            self._kept = kept
-        return kept[1]
-
-
-def _drawn(pieces: list[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
+def _drawn(pieces: Sequence[Piece], count: int, seed: int) -> list[tuple[Segment, int]]:
     """A random sample of rows, in their order."""
     ends = np.cumsum([len(rows) for _, rows in pieces])
     wanted = draw_sample(int(ends[-1]) if len(ends) else 0, count, seed)
@@ -737,6 +671,17 @@ def _item_at(segment: Segment, row: int) -> Item:
     return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
 
 
+def _stored_at(segment: Segment, rows: NDArray[np.int64], payloads: bool) -> Stored:
+    """Rows of a segment, ascending."""
+    first, last = int(rows[0]), int(rows[-1]) + 1
+    return Stored(
+        segment.ids_at(rows),
+        segment.codes_at(rows),
+        segment.sound_embeddings(first, last)[rows - first],
+        [segment.payload_at(row) if payloads else None for row in rows.tolist()],
+    )
+
+
 def names_at(state: TableState, places: NDArray[np.int64]) -> NDArray[Any]:
     """The strings at places [q, top], None where there is no hit."""
     names = np.full(places.shape, None, object)
@@ -748,7 +693,7 @@ def names_at(state: TableState, places: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def buckets_at(state: TableState, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
-    """The buckets of the items at places [q, top] -> [q, top, k]; -1 where there is no hit."""
+    """The buckets of the items at places [...] -> [..., k]; -1 where the place is -1."""
     found = np.full((*places.shape, active), -1, np.int32)
     parts = np.where(places < 0, -1, places >> ROW_BITS)
     for number in set(parts.ravel().tolist()) - {-1}:

@@ -147,20 +147,14 @@ def string_keys(content: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArr
 
 
 @kernel
-def same_string(
-    content: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    row: int,
-    others: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    index: int,
-) -> bool:
+def same_string(names: Strings, row: int, others: Strings, index: int) -> bool:
     """Whether string ``row`` of one collection is string ``index`` of another."""
-    size = offsets[row + 1] - offsets[row]
-    if size != starts[index + 1] - starts[index]:
+    first, second = names.offsets[row], others.offsets[index]
+    size = names.offsets[row + 1] - first
+    if size != others.offsets[index + 1] - second:
         return False
     for position in range(size):
-        if content[offsets[row] + position] != others[starts[index] + position]:
+        if names.content[first + position] != others.content[second + position]:
             return False
     return True
 
@@ -175,16 +169,10 @@ def find_rows(
     alive: NDArray[np.uint8],
     rows: NDArray[np.int64],
 ) -> None:
-    """The live row of each wanted id, by binary search; -1 where there is none.
+    """The live row of each wanted id into ``rows``, by binary search; -1 where there is none.
 
-    Args:
-        keys: of the segment's rows [n].
-        order: the rows in the order of their keys [n].
-        names: the rows' strings; empty if ids are numbers.
-        wanted: keys to find [m].
-        wanted_names: their strings.
-        alive: 1 for rows that are not deleted; empty if none is.
-        rows: receives the rows [m].
+    ``order`` has the rows in the order of their ``keys``; names are empty if ids are numbers, and
+    ``alive`` if no row is deleted.
     """
     size = order.shape[0]
     for index in range(wanted.shape[0]):
@@ -202,9 +190,7 @@ def find_rows(
             low += 1
             if alive.shape[0] > 0 and alive[row] == 0:
                 continue
-            if names.offsets.shape[0] == 0 or same_string(
-                names.content, names.offsets, row, wanted_names.content, wanted_names.offsets, index
-            ):
+            if names.offsets.shape[0] == 0 or same_string(names, row, wanted_names, index):
                 rows[index] = row
                 break
 
@@ -215,19 +201,14 @@ def last_of_each(
 ) -> NDArray[np.uint8]:
     """1 for every id's last occurrence, 0 for those that a later one replaces [n].
 
-    Args:
-        order: indices sorted by key, equal keys as they came [n].
-        keys: [n].
-        names: strings that tell equal keys apart; empty if ids are numbers.
+    ``order`` has the indices sorted by key, equal keys as they came.
     """
     last = np.ones(keys.shape[0], np.uint8)
     for place in range(order.shape[0]):
         index = order[place]
         later = place + 1
         while later < order.shape[0] and keys[order[later]] == keys[index]:
-            if names.offsets.shape[0] == 0 or same_string(
-                names.content, names.offsets, index, names.content, names.offsets, order[later]
-            ):
+            if names.offsets.shape[0] == 0 or same_string(names, index, names, order[later]):
                 last[index] = 0
                 break
             later += 1

@@ -16,11 +16,10 @@ from flowhash.table.distance_metrics import (
     compares_directions,
 )
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
-from flowhash.table.segments.block_checksums import BLOCK
+from flowhash.table.segments.arrays import BLOCK, block_checksums
 from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
 from flowhash.table.segments.segment_draft import bucket_lists
 from flowhash.table.storage.manifest import read_manifest
-from flowhash.table.storage.segment_file import damaged_blocks
 from flowhash.table.storage.table_folder import TableFolder
 from flowhash.table.table_settings import TableSettings
 
@@ -56,7 +55,7 @@ def state_faults(settings: TableSettings, state: TableState, progress: bool = Tr
     parts = tracked(state.parts, "check segments", len(state.parts), progress)
     for number, part in enumerate(parts):
         name = part.segment.file or f"segment {number}"
-        blocks = damaged_blocks(part.segment)
+        blocks = _damaged_blocks(part.segment)
         faults += [
             f"{name}: bytes {block * BLOCK} to {(block + 1) * BLOCK} of its data "
             f"({part.segment.arrays_at(block)}) do not match their checksum; restore the file from "
@@ -75,6 +74,17 @@ def state_faults(settings: TableSettings, state: TableState, progress: bool = Tr
         if ends and max(ends) >= state.next_id:
             faults.append(f"the next id would be {state.next_id}, but there is {max(ends)} already")
     return faults
+
+
+def _damaged_blocks(segment: Segment) -> list[int]:
+    """Every damaged block of a segment's file, by reading all of it.
+
+    Afresh: a block that was intact when it was read before may be damaged by now.
+    """
+    sums = np.empty_like(segment.arrays.sums)
+    block_checksums(segment.arrays.words, sums)
+    damaged: list[int] = np.flatnonzero(sums != segment.arrays.sums).tolist()
+    return damaged
 
 
 def _inconsistencies(settings: TableSettings, part: LiveSegment) -> list[str]:
@@ -130,7 +140,7 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
     step = max(1, PIECE // segment.arrays.highs.shape[1])
     for start in range(0, segment.rows, step):
         rows = slice(start, start + step)
-        embeddings = segment.embeddings(rows.start, rows.stop).astype(np.float64)
+        embeddings = segment.embeddings(rows).astype(np.float64)
         squares = np.square(embeddings).sum(axis=1)
         lengths = np.sqrt(squares)
         if not (lengths <= segment.largest).all() or (squares > (1 + share) * LARGEST_SQUARE).any():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.table.search.bucket_plan import add_bucket_sizes, add_fresh
+from flowhash.table.search.bucket_plan import add_fresh, bucket_sizes
 from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
@@ -67,11 +67,7 @@ def expected_share(buckets: int, active: int) -> float:
 
 def table_stats(settings: TableSettings, state: TableState) -> Stats:
     """Measure a state."""
-    loads = np.zeros(settings.buckets, np.int64)
-    for part in state.parts:
-        fault = add_bucket_sizes(part.segment.arrays, part.alive, loads)
-        if fault != -1:
-            part.segment.fail(fault)
+    loads = bucket_sizes(settings, state, [part.alive for part in state.parts])
     deleted = sum(part.segment.rows - part.live for part in state.parts)
     size = sum(part.segment.bytes() + part.alive.nbytes for part in state.parts)
     found = _others_found(settings, state, loads)
@@ -156,6 +152,5 @@ def _others_found(settings: TableSettings, state: TableState, loads: NDArray[np.
         fault = add_fresh(
             part.segment.arrays, part.alive, order, np.arange(len(order)), first, last, reached
         )
-        if fault != -1:
-            part.segment.fail(fault)
+        part.segment.check(fault)
     return float((reached - 1).mean())

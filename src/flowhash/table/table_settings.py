@@ -54,11 +54,7 @@ class TableSettings:
 
 
 class SettingsProperties:
-    """What a table, of whatever engine, says of itself; it never changes.
-
-    Args:
-        settings: of the table.
-    """
+    """What a table, of whatever engine, says of itself; it never changes."""
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
@@ -101,11 +97,6 @@ class SettingsProperties:
 
 def check_encoder(made_with: str | None, encoder: Any, table: str = "the table") -> None:
     """Refuse the fingerprint of another encoder than a table was made with; None is not compared.
-
-    Args:
-        made_with: the table's fingerprint.
-        encoder: the fingerprint that came.
-        table: what the message calls the table.
 
     Raises:
         InputError: they differ; the message has both.

@@ -10,50 +10,55 @@ from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
 from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_code, damaged_postings
-from flowhash.table.segments.segment import LiveSegment
+from flowhash.table.segments.segment import TableState
+from flowhash.table.table_settings import TableSettings
 from flowhash.threads import available_threads
 
 WORK_PER_THREAD = 1 << 20  # numbers multiplied; below this a thread costs more than it brings
 
 
 def open_until(
-    parts: Sequence[LiveSegment],
+    settings: TableSettings,
+    state: TableState,
     allowed_rows: Sequence[NDArray[np.uint8]],
     order: NDArray[np.int32],
     opened: NDArray[np.int32],
     at_least: int,
-    buckets: int,
-    active: int,
 ) -> None:
     """Let every query open further buckets until it has ``at_least`` items, or none is left."""
-    sizes = np.zeros(buckets, np.int64)
-    for part, allowed in zip(parts, allowed_rows, strict=True):
-        fault = add_bucket_sizes(part.segment.arrays, allowed, sizes)
-        if fault != -1:
-            part.segment.fail(fault)
+    sizes = bucket_sizes(settings, state, allowed_rows)
     reached = np.zeros(len(order), np.int64)
     asking = np.arange(len(order))
     counted = np.zeros_like(opened)
-    if active > 1 and len(order):  # one full bucket is enough, without counting unions
+    if settings.active > 1 and len(order):  # one full bucket is enough, without counting unions
         fullest = sizes[order[:, : opened[0]]].max(axis=1)
         asking = np.flatnonzero(fullest < at_least)
-    if active == 1:
+    if settings.active == 1:
         reached += sizes[order[:, : opened[0]] if len(order) else order].sum(axis=1)
     while len(asking):
-        if active == 1:  # every round but the first opens one bucket more
+        if settings.active == 1:  # every round but the first opens one bucket more
             later = asking[counted[asking] > 0]
             reached[later] += sizes[order[later, opened[later] - 1]]
         else:
-            for part, allowed in zip(parts, allowed_rows, strict=True):
+            for part, allowed in zip(state.parts, allowed_rows, strict=True):
                 fault = add_fresh(
                     part.segment.arrays, allowed, order, asking, counted, opened, reached
                 )
-                if fault != -1:
-                    part.segment.fail(fault)
+                part.segment.check(fault)
         counted[asking] = opened[asking]
         more = (reached[asking] < at_least) & (opened[asking] < order.shape[1])
         asking = asking[more]
         opened[asking] += 1
+
+
+def bucket_sizes(
+    settings: TableSettings, state: TableState, allowed_rows: Sequence[NDArray[np.uint8]]
+) -> NDArray[np.int64]:
+    """How many allowed rows each bucket has [d]."""
+    sizes = np.zeros(settings.buckets, np.int64)
+    for part, allowed in zip(state.parts, allowed_rows, strict=True):
+        part.segment.check(add_bucket_sizes(part.segment.arrays, allowed, sizes))
+    return sizes
 
 
 @kernel
@@ -128,12 +133,12 @@ def pair_few(
 
 
 def shards_of(
-    parts: Sequence[LiveSegment], starts: NDArray[np.int64], dim: int, threads: int | None
+    state: TableState, starts: NDArray[np.int64], dim: int, threads: int | None
 ) -> list[tuple[int, int]]:
     """Cut the pairs into ranges of about equal work, one for each thread."""
     pairs = int(starts[-1])
     sizes = np.zeros(len(starts) - 1, np.int64)
-    for part in parts:
+    for part in state.parts:
         sizes += np.diff(part.segment.arrays.offsets)
     work = np.repeat(sizes, np.diff(starts)).cumsum() * dim
     total = int(work[-1]) if pairs else 0
@@ -175,14 +180,8 @@ def add_fresh(
 ) -> int:
     """Add the rows that a query's buckets first to last have and its earlier ones do not (k > 1).
 
-    Args:
-        segment: where to count.
-        allowed: 1 for rows that may be found; empty if all may.
-        order: the buckets of each query in its order [q, m].
-        queries: whom to count for.
-        first: the turn to start from, one for each query of ``order`` [q].
-        last: one past the last turn [q].
-        reached: what is added to [q].
+    ``queries`` says for whom, of all that ``order`` [q, m] has a line for. Each of those has its
+    ``first`` turn, one past the ``last``, and in ``reached`` what is added to [q].
 
     Returns:
         -1, or what is wrong.
@@ -284,17 +283,9 @@ def count_fresh(
 ) -> None:
     """Add the rows that no earlier bucket of a query had to what it scanned; all queries at once.
 
-    Args:
-        codes: the code of each row [n, k].
-        rows: the rows of this chunk.
-        size: how many.
-        earlier: 1 where a query opened a bucket before this one [d, together].
-        flagged: 1 for buckets that any of the queries opened before [d]; empty with k = 1.
-        lanes: zeros, scratch space [2, together].
-        pair_queries: the query of each pair.
-        start: the first pair of these queries.
-        count: how many queries.
-        scanned: what each query has scanned so far.
+    ``earlier`` has 1 where a query opened a bucket before this one [d, together], ``flagged`` where
+    any of the queries did [d], without entries with k = 1. ``lanes`` is scratch space, of zeros
+    [2, together]. The queries are those of ``count`` pairs from ``start`` on.
     """
     width = lanes.shape[1]
     for place in range(size if flagged.shape[0] > 0 else 0):

@@ -52,12 +52,6 @@ def empty_hits(queries: int, top: int) -> RawHits:
 
 
 @inner_kernel
-def spare_room(top: int) -> int:
-    """How many candidates a query keeps in a coarse scan; the spare ones let the proof succeed."""
-    return top + max(16, top // 4)
-
-
-@inner_kernel
 def query_length(queries: NDArray[np.float32], query: int) -> float:
     """|q|."""
     total = np.float64(0.0)
@@ -115,22 +109,9 @@ def measure(
     """Exact distances and ids of the candidates that lie in this segment.
 
     Candidates that cannot be among the first ``top`` are not looked up; they get an infinite
-    distance.
-
-    Args:
-        segment: where to look them up.
-        number: its number.
-        metric: the metric.
-        queries: as they came [q, dim].
-        found: the candidates.
-        sequence: the queries to do; those of one bucket should follow each other, because their
-            candidates lie together.
-        top: how many are wanted.
-        largest: the largest |x| of the table.
-        residual: the largest length of what upper halves leave out of a row.
-        line: scratch space for an embedding [1, dim].
-        distances: receives the distance of each candidate [q, c].
-        keys: receives the id of each candidate [q, c].
+    distance. The queries of one bucket should follow each other in ``sequence``, because their
+    candidates lie together. ``line`` is scratch space for an embedding [1, dim]; ``distances`` and
+    ``keys`` receive what belongs to each candidate [q, c].
 
     Returns:
         -1, or the block that is damaged, or BROKEN.
@@ -260,15 +241,17 @@ def scan_exactly(
     for bucket in opened:
         start, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
         fault = damaged_postings(segment, start, stop)
+        if fault != -1:
+            return size, fault
         for entry in range(start, stop):
-            if fault != -1:
-                return size, fault
             row = np.int64(segment.postings[entry] if listed else entry)
             if row < 0 or row >= segment.norms.shape[0]:
                 return size, BROKEN
             fault = max(damaged_rows(segment, row, row + 1, False), damaged_id(segment, row))
             fault = max(fault, damaged_code(segment, row))
-            if fault != -1 or (allowed.shape[0] > 0 and allowed[row] == 0):
+            if fault != -1:
+                return size, fault
+            if allowed.shape[0] > 0 and allowed[row] == 0:
                 continue
             known = 0
             for column in range(segment.codes.shape[1] if listed else 0):
@@ -283,8 +266,6 @@ def scan_exactly(
                     return size, BROKEN
                 place = (np.int64(number) << ROW_BITS) | row
                 size = keep(away, segment.ids[row], place, best, size, distances, keys, places)
-        if fault != -1:
-            return size, fault
         seen[bucket] = 1
     return size, -1
 
@@ -296,20 +277,20 @@ def keep(
 ) -> int:  # fmt: skip
     """Put a row into the sorted list of the ``best`` nearest, if it belongs there; its new length.
 
-    One place behind the list is scratch space, so that the newcomer can be compared.
+    One place behind the list is scratch space, for who does not.
     """
     index = size
-    distances[0, index] = away
-    keys[0, index] = key
-    places[0, index] = place
-    while index > 0 and comes_before(distances, keys, 0, index, index - 1):
+    while index > 0 and (
+        away < distances[0, index - 1]
+        or (away == distances[0, index - 1] and key < keys[0, index - 1])
+    ):
         distances[0, index] = distances[0, index - 1]
         keys[0, index] = keys[0, index - 1]
         places[0, index] = places[0, index - 1]
         index -= 1
-        distances[0, index] = away
-        keys[0, index] = key
-        places[0, index] = place
+    distances[0, index] = away
+    keys[0, index] = key
+    places[0, index] = place
     return min(size + 1, best)
 
 

@@ -59,19 +59,10 @@ def scan(
 ) -> int:
     """Scan the buckets of pairs ``first`` to ``last``.
 
-    Args:
-        segment: what is scanned.
-        number: its number, for the places of candidates.
-        allowed: 1 for rows that may be found [n]; empty if all may.
-        metric: EUCLIDEAN, COSINE or INNER.
-        queries: [q, dim]; of length 1 for COSINE.
-        order: the buckets of each query in the order in which it opens them [q, m].
-        pair_queries: the query of each pair, sorted by bucket.
-        pair_turns: which bucket of that query's order it is.
-        first: the pair to start with.
-        last: one past the last pair.
-        fine: whether to read whole numbers also where the upper halves would be quicker.
-        found: receives what was found.
+    Pairs of a query and a bucket are sorted by bucket; the turn of a pair is the bucket's place in
+    the query's ``order`` [q, m]. Queries are of length 1 for COSINE. With ``fine`` whole numbers
+    are read also where the upper halves would be quicker. ``number`` is the segment's, for the
+    places of candidates, and ``allowed`` has 1 for rows that may be found, or is empty if all may.
 
     Returns:
         -1, or the block that is damaged, or BROKEN.
@@ -126,7 +117,8 @@ def scan(
                             pair_queries, start, count, found.scanned)  # fmt: skip
                 for index in range(count):
                     query = pair_queries[start + index]
-                    copy_row(queries, query, block, index)
+                    for column in range(dim):
+                        block[index, column] = queries[query, column]
                     found.coarse[query] |= coarse
                     if coarse:
                         multiply_highs(segment.highs, base, rows, size, block, index, affinities)
@@ -190,7 +182,7 @@ def select(
             if known != 0:
                 continue
         place = (np.int64(number) << ROW_BITS) | np.int64(row)
-        push(found.affinities, found.places, found.filled, query, value, place)
+        push(found, query, value, place)
 
 
 @inner_kernel
@@ -221,15 +213,6 @@ def reaching(
     for position in range(count):
         chosen[position] = chosen[start + position]
     return count
-
-
-@inner_kernel
-def copy_row(
-    source: NDArray[np.float32], row: int, target: NDArray[np.float32], index: int
-) -> None:
-    """Copy one row of a matrix to a row of another."""
-    for column in range(target.shape[1]):
-        target[index, column] = source[row, column]
 
 
 @filter_kernel
@@ -379,33 +362,29 @@ class CandidateHeaps(NamedTuple):
     coarse: NDArray[np.uint8]
 
 
-def empty_candidates(queries: int, room: int) -> CandidateHeaps:
-    """Room for ``room`` candidates of every query, none seen yet."""
+@kernel
+def empty_candidates(scanned: NDArray[np.int64], room: int) -> CandidateHeaps:
+    """Room for ``room`` candidates of every query, none seen yet; ``scanned`` has zeros [n]."""
+    queries = scanned.shape[0]
     return CandidateHeaps(
         np.empty((queries, room), np.float32),
         np.empty((queries, room), np.int64),
         np.zeros(queries, np.int32),
         np.full(queries, -np.inf, np.float32),
-        np.zeros(queries, np.int64),
+        scanned,
         np.zeros(queries, np.uint8),
     )
 
 
 @inner_kernel
-def push(
-    affinities: NDArray[np.float32],
-    places: NDArray[np.int64],
-    filled: NDArray[np.int32],
-    query: int,
-    affinity: float,
-    place: int,
-) -> None:
+def push(found: CandidateHeaps, query: int, affinity: float, place: int) -> None:
     """Add a candidate; when there is no room, only in the stead of a worse one."""
+    affinities, places = found.affinities, found.places
     room = affinities.shape[1]
-    count = filled[query]
+    count = found.filled[query]
     if count < room:  # let it rise from the bottom
         index = count
-        filled[query] = count + 1
+        found.filled[query] = count + 1
         while index > 0:
             parent = (index - 1) >> 1
             if affinities[query, parent] <= affinity:
@@ -444,10 +423,7 @@ def merge(found: CandidateHeaps, other: CandidateHeaps) -> None:
         found.dropped[query] = max(found.dropped[query], limit)
         found.coarse[query] |= other.coarse[query]
         for index in range(other.filled[query]):
-            push(
-                found.affinities, found.places, found.filled,
-                query, other.affinities[query, index], other.places[query, index],
-            )  # fmt: skip
+            push(found, query, other.affinities[query, index], other.places[query, index])
 
 
 def split_place(place: int) -> tuple[int, int]:

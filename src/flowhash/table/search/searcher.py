@@ -1,4 +1,4 @@
-"""A search, from checked arguments to places and distances.
+"""``Searcher``: a search, from checked arguments to places and distances.
 
 Few queries on one segment take one compiled call. Batches are grouped by bucket and split over
 threads by the work that the pairs of query and bucket mean. Both may leave a query whose nearest
@@ -16,15 +16,30 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.compile import kernel
 from flowhash.errors import InputError
-from flowhash.table.distance_metrics import scale_queries
-from flowhash.table.search.bucket_plan import first_wrong_bucket, open_until, pair_up, shards_of
-from flowhash.table.search.rerank import RawHits, deliver, empty_hits, measure, scan_exactly, settle
+from flowhash.table.distance_metrics import METRICS, scale_queries
+from flowhash.table.search.bucket_plan import (
+    first_wrong_bucket,
+    open_until,
+    pair_few,
+    pair_up,
+    shards_of,
+)
+from flowhash.table.search.rerank import (
+    RawHits,
+    deliver,
+    empty_hits,
+    measure,
+    scan_exactly,
+    settle,
+)
 from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
-from flowhash.table.search.small_batch import SMALL_BATCH, search_small_batch
-from flowhash.table.segments.arrays import note
-from flowhash.table.segments.segment import LiveSegment
+from flowhash.table.segments.arrays import look_up, note
+from flowhash.table.segments.segment import TableState
+from flowhash.table.table_settings import TableSettings
 
+SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
 
@@ -44,32 +59,29 @@ class Fineness:
 
 @dataclass(frozen=True, eq=False)
 class Searcher:
-    """The parts of one state with the rows of each that may be found.
+    """One state of a table with the rows that may be found.
 
     Attributes:
-        parts: what is searched.
+        settings: of the table.
+        state: what is searched.
         allowed: 1 for rows that may be found, one array for each part; empty if all may.
-        metric: the metric.
-        active: k.
-        buckets: d.
-        largest: the largest |x|.
-        residual: the largest length of what upper halves leave out of a row.
         fineness: what earlier searches have taught.
     """
 
-    parts: Sequence[LiveSegment]
+    settings: TableSettings
+    state: TableState
     allowed: Sequence[NDArray[np.uint8]]
-    metric: int
-    active: int
-    buckets: int
-    largest: float
-    residual: float
     fineness: Fineness = field(default_factory=Fineness)
+
+    @cached_property
+    def metric(self) -> int:
+        """The metric, as kernels know it."""
+        return METRICS[self.settings.metric]
 
     @cached_property
     def noted(self) -> NDArray[np.int64]:
         """Where the arrays of the only part are."""
-        return note(self.parts[0].segment.arrays, self.allowed[0])
+        return note(self.state.parts[0].segment.arrays, self.allowed[0])
 
     def search(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
@@ -77,7 +89,7 @@ class Searcher:
     ) -> RawHits:  # fmt: skip
         """The ``top`` nearest rows in the first ``probe`` buckets of each query, or in more."""
         count = len(queries)
-        if len(self.parts) == 1 and at_least is None and count * probe <= SMALL_BATCH:
+        if len(self.state.parts) == 1 and at_least is None and count * probe <= SMALL_BATCH:
             return self._few(order, queries, top, probe, self.fineness.fine)
         pieces = []
         step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
@@ -92,7 +104,7 @@ class Searcher:
 
     def _room(self, top: int) -> int:
         """Candidates of a query in a batch: products are so precise that few spare ones do."""
-        return min(top + max(8, top // 8), sum(part.live for part in self.parts) + 1)
+        return min(top + max(8, top // 8), self.state.live + 1)
 
     def _few(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
@@ -101,8 +113,8 @@ class Searcher:
         found = empty_hits(len(queries), top)
         found.opened.fill(probe)
         usable, fault, sure = search_small_batch(
-            self.noted, self.metric, order, queries, probe, self.largest,
-            self.residual, fine, found.places,
+            self.noted, self.metric, order, queries, probe, self.state.largest,
+            self.state.residual, fine, found.places,
             found.distances, found.keys, found.counts, found.scanned,
         )  # fmt: skip
         self.fineness.tried += not fine
@@ -110,8 +122,7 @@ class Searcher:
             return found
         if not usable:
             self._refuse(order, queries, found.opened)
-        if fault != -1:
-            self.parts[0].segment.fail(fault)
+        self.state.parts[0].segment.check(fault)
         if not fine:
             self.fineness.missed += 1
             return self._few(order, queries, top, probe, True)
@@ -127,11 +138,11 @@ class Searcher:
         farthest = opened if at_least is None else np.full_like(opened, order.shape[1])
         if (
             scale_queries(self.metric, queries, scaled) != -1
-            or first_wrong_bucket(order, farthest, self.buckets) != -1
+            or first_wrong_bucket(order, farthest, self.settings.buckets) != -1
         ):
             self._refuse(order, queries, farthest, first)
         if at_least is not None:
-            open_until(self.parts, self.allowed, order, opened, at_least, self.buckets, self.active)
+            open_until(self.settings, self.state, self.allowed, order, opened, at_least)
         fine = self.fineness.fine
         found, unproven = self._attempt(order, queries, scaled, opened, top, threads, fine)
         if len(unproven) and not fine:
@@ -151,26 +162,28 @@ class Searcher:
         opened: NDArray[np.int32], top: int, threads: int | None, fine: bool,
     ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
         """Scan and rank; the answer, and the queries for which it is not proven."""
-        pair_queries, turns, starts = pair_up(order, opened, self.buckets)
-        room = self._room(top)
+        pair_queries, turns, starts = pair_up(order, opened, self.settings.buckets)
         sequence = pair_queries[turns == 0]
-        shards = shards_of(self.parts, starts, queries.shape[1], threads)
+        shards = shards_of(self.state, starts, queries.shape[1], threads)
+
+        def nobody() -> CandidateHeaps:
+            return empty_candidates(np.zeros(len(queries), np.int64), self._room(top))
+
         # With one bucket a query, no two threads ever meet the same query.
-        shared = empty_candidates(len(queries), room) if opened.max(initial=0) <= 1 else None
+        shared = nobody() if opened.max(initial=0) <= 1 else None
 
         def scan_shard(first: int, last: int) -> CandidateHeaps:
-            mine = empty_candidates(len(queries), room) if shared is None else shared
-            for number, part in enumerate(self.parts):
+            mine = nobody() if shared is None else shared
+            for number, part in enumerate(self.state.parts):
                 fault = scan(
                     part.segment.arrays, number, self.allowed[number], self.metric, scaled, order,
                     pair_queries, turns, first, last, fine, mine,
                 )  # fmt: skip
-                if fault != -1:
-                    part.segment.fail(fault)
+                part.segment.check(fault)
             return mine
 
         if len(shards) <= 1:
-            found = scan_shard(*shards[0]) if shards else empty_candidates(len(queries), room)
+            found = scan_shard(*shards[0]) if shards else nobody()
             return self._rank(queries, sequence, found, top, None, 1)
         with ThreadPoolExecutor(len(shards)) as pool:
             results = list(pool.map(lambda shard: scan_shard(*shard), shards))
@@ -183,7 +196,7 @@ class Searcher:
         top: int, pool: ThreadPoolExecutor | None, shards: int,
     ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
         """Rank the candidates exactly; the answer, and the queries for which it is not proven."""
-        count = len(queries)
+        state, count = self.state, len(queries)
         answer = empty_hits(count, top)._replace(scanned=found.scanned)
         proven = np.empty(count, np.uint8)
 
@@ -194,15 +207,14 @@ class Searcher:
         def rank_range(start: int, stop: int) -> None:
             mine = sequence[start:stop]
             line = np.empty((1, queries.shape[1]), np.float32)
-            for number, part in enumerate(self.parts):
+            for number, part in enumerate(state.parts):
                 fault = measure(
                     part.segment.arrays, number, self.metric, queries, found, mine, top,
-                    self.largest, self.residual, line, exact, ids,
+                    state.largest, state.residual, line, exact, ids,
                 )  # fmt: skip
-                if fault != -1:
-                    part.segment.fail(fault)
+                part.segment.check(fault)
             settle(
-                self.metric, queries, self.largest, self.residual, found, mine, exact, ids, top,
+                self.metric, queries, state.largest, state.residual, found, mine, exact, ids, top,
                 ranks, proven,
             )  # fmt: skip
             deliver(
@@ -228,13 +240,12 @@ class Searcher:
             keys = np.empty((1, top + 1), np.int64)
             places = np.empty((1, top + 1), np.int64)
             size = 0
-            for number, part in enumerate(self.parts):
+            for number, part in enumerate(self.state.parts):
                 size, fault = scan_exactly(
                     part.segment.arrays, number, self.allowed[number], self.metric, queries, query,
                     order[query, : opened[query]], top, size, exact, keys, places,
                 )  # fmt: skip
-                if fault != -1:
-                    part.segment.fail(fault)
+                part.segment.check(fault)
             answer.places[query, :size] = places[0, :size]
             answer.distances[query, :size] = exact[0, :size]
             answer.keys[query, :size] = keys[0, :size]
@@ -258,12 +269,12 @@ class Searcher:
                 f"queries[{first + bad}] has length {length:g}; expected at most 3e18, and for "
                 "cosine at least 1e-15. Divide all embeddings and queries by the same number"
             )
-        query = first_wrong_bucket(order, opened, self.buckets)
+        query = first_wrong_bucket(order, opened, self.settings.buckets)
         shown = order[query, : opened[query]]
         raise InputError(
             f"ordered_buckets[{first + query}] opens {_shown(shown[:8].tolist())}"
             f"{'…' if len(shown) > 8 else ''}; expected different buckets from 0 to "
-            f"{self.buckets - 1}"
+            f"{self.settings.buckets - 1}"
         )
 
 
@@ -272,3 +283,59 @@ def _shown(buckets: Sequence[int]) -> str:
     most, least = np.iinfo(np.int32).max, np.iinfo(np.int32).min
     limits = {most: f"{most} or more", least: f"{least} or less"}
     return f"[{', '.join(limits.get(bucket, str(bucket)) for bucket in buckets)}]"
+
+
+@kernel
+def search_small_batch(
+    noted: NDArray[np.int64],
+    metric: int,
+    order: NDArray[np.int32],
+    queries: NDArray[np.float32],
+    probe: int,
+    largest: float,
+    residual: float,
+    fine: bool,
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    scanned: NDArray[np.int64],
+) -> tuple[bool, int, bool]:
+    """Search one segment for a few queries, all in one call; the last five arrays are the answer.
+
+    Returns:
+        Whether the arguments can be used; -1 or what is wrong with the file; whether all queries
+        are proven.
+    """
+    segment, allowed = look_up(noted)
+    count, top = distances.shape
+    room = top + max(16, top // 4)  # the spare ones let the proof succeed after a coarse scan
+    scanned[:] = 0
+    found = empty_candidates(scanned, room)
+    scaled = np.empty_like(queries)
+    pair_queries = np.empty(count * probe, np.int32)
+    turns = np.empty(count * probe, np.int32)
+    proven = np.empty(count, np.uint8)
+    if scale_queries(metric, queries, scaled) != -1 or not pair_few(
+        order, probe, segment.offsets.shape[0] - 1, pair_queries, turns
+    ):
+        return False, -1, False
+    sequence = np.arange(count, dtype=np.int32)
+    fault = scan(segment, 0, allowed, metric, scaled, order, pair_queries, turns, 0,
+                 count * probe, fine, found)  # fmt: skip
+    if fault != -1:
+        return True, fault, False
+    exact = np.empty((count, room))
+    ids = np.empty((count, room), np.int64)
+    ranks = np.empty((count, room), np.int32)
+    line = np.empty((1, queries.shape[1]), np.float32)
+    fault = measure(segment, 0, metric, queries, found, sequence, top, largest, residual, line,
+                    exact, ids)  # fmt: skip
+    if fault != -1:
+        return True, fault, False
+    settle(metric, queries, largest, residual, found, sequence, exact, ids, top, ranks, proven)
+    deliver(found, sequence, exact, ids, ranks, places, distances, keys, counts)
+    sure = True
+    for query in range(count):
+        sure &= proven[query] == 1
+    return True, -1, sure

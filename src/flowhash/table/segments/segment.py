@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
@@ -14,15 +13,14 @@ from numpy.typing import NDArray
 from flowhash.errors import DamagedFileError
 from flowhash.table.ids import Ids, Strings, find_rows
 from flowhash.table.segments.arrays import (
+    BLOCK,
     BROKEN,
+    LAYOUTS,
     Arrays,
     PlaneLayout,
-    copy_embedding,
     damaged_rows,
-    joined,
-    layout_of,
+    first_damaged,
 )
-from flowhash.table.segments.block_checksums import BLOCK, first_damaged
 
 
 @dataclass(frozen=True)
@@ -86,10 +84,15 @@ class Segment:
     @property
     def layout(self) -> PlaneLayout:
         """How embeddings are stored."""
-        return layout_of(self.arrays)
+        return LAYOUTS["float32" if len(self.arrays.lows) else "float16"]
+
+    def check(self, fault: int) -> None:
+        """Raise what a kernel reported, if it is not -1."""
+        if fault != -1:
+            self.fail(fault)
 
     def fail(self, fault: int) -> NoReturn:
-        """Raise what a kernel reported."""
+        """Raise what a kernel found damaged: a block of the file, or BROKEN."""
         if fault == BROKEN:
             raise DamagedFileError(
                 f"{self.file}: a number in it leads nowhere, or a text is none; the file was not "
@@ -110,19 +113,19 @@ class Segment:
         spans = self.spans.items()
         return ", ".join(name for name, (start, stop) in spans if start < last and stop > first)
 
+    def first_damaged(self, start: int, stop: int) -> int:
+        """The first damaged block among bytes of the file, or -1."""
+        arrays = self.arrays
+        return first_damaged(arrays.words, arrays.sums, arrays.verified, start, stop)
+
     def sound_block(self, block: int) -> bool:
         """Whether a block of the file matches its checksum, now that it may have been restored."""
-        arrays, start = self.arrays, block * BLOCK
-        return first_damaged(arrays.words, arrays.sums, arrays.verified, start, start + BLOCK) == -1
+        return self.first_damaged(block * BLOCK, (block + 1) * BLOCK) == -1
 
     def ensure(self, *names: str) -> None:
         """Check whole arrays before they are read outside of the search kernels."""
-        arrays = self.arrays
         for name in names:
-            start, stop = self.spans.get(name, (0, 0))
-            fault = first_damaged(arrays.words, arrays.sums, arrays.verified, start, stop)
-            if fault != -1:
-                self.fail(fault)
+            self.check(self.first_damaged(*self.spans.get(name, (0, 0))))
             if self.file and name not in self.sound:
                 if not self._in_range(name):
                     self.fail(BROKEN)
@@ -162,37 +165,31 @@ class Segment:
             self.ensure("ids")
             return self.arrays.ids[rows]
         self.ensure("names", "name_offsets")
-        texts = np.empty(len(rows), object)
-        texts[:] = [self._text("name", self.names, row) for row in rows.tolist()]
-        return texts
+        return np.array([self._text("name", self.names, row) for row in rows.tolist()], object)
 
     def embedding_at(self, row: int) -> NDArray[np.float32]:
         """The embedding of a row as float32, a copy."""
-        fault = damaged_rows(self.arrays, row, row + 1, False)
-        if fault != -1:
-            self.fail(fault)
-        lines = np.empty((1, self.arrays.highs.shape[1]), np.float32)
-        copy_embedding(self.arrays.highs, self.arrays.lows, row, lines, 0)
-        line: NDArray[np.float32] = lines[0]
+        line: NDArray[np.float32] = self.sound_embeddings(row, row + 1)[0]
         return line
 
-    def embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The embeddings of neighbouring rows as float32, unchecked [m, dim]."""
-        return joined(self.arrays, slice(start, stop))
+    def embeddings(self, rows: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        """The embeddings of rows as float32, however they are stored, unchecked [m, dim]."""
+        highs = self.arrays.highs[rows]
+        if not len(self.arrays.lows):
+            return highs.view(np.float16).astype(np.float32)
+        lower = self.arrays.lows[rows].astype(np.uint32)
+        floors = (highs - (lower >> 15)).astype(np.uint32)
+        return ((floors << np.uint32(16)) | lower).view(np.float32)
 
     def sound_embeddings(self, start: int, stop: int) -> NDArray[np.float32]:
-        """The same, compared with their checksums first."""
-        fault = damaged_rows(self.arrays, start, stop, False)
-        if fault != -1:
-            self.fail(fault)
-        return self.embeddings(start, stop)
+        """The embeddings of neighbouring rows, compared with their checksums first [m, dim]."""
+        self.check(damaged_rows(self.arrays, start, stop, False))
+        return self.embeddings(slice(start, stop))
 
     def sound_embeddings_at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The embeddings of any rows as float32, all of the segment's compared first [m, dim]."""
-        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
-            return self.sound_embeddings(int(rows[0]), int(rows[-1]) + 1)
         self.ensure(*self.layout.planes)
-        return joined(self.arrays, rows)
+        return self.embeddings(rows)
 
     def codes_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """The codes of rows [m, k]."""
@@ -240,20 +237,13 @@ class Segment:
 
     def _text(self, name: str, texts: Strings, row: int) -> str:
         """One text of a collection, checked, and the two offsets that lead to it."""
-        arrays = self.arrays
         begin, _ = self.spans.get(f"{name}_offsets", (0, 0))
-        spans = [(begin + row * 8, begin + row * 8 + 16)]
-        fault = first_damaged(arrays.words, arrays.sums, arrays.verified, *spans[0])
-        if fault == -1:
-            start, _ = self.spans.get(f"{name}s", (0, 0))
-            first, last = int(texts.offsets[row]), int(texts.offsets[row + 1])
-            if not 0 <= first <= last <= len(texts.content):
-                self.fail(BROKEN)
-            fault = first_damaged(
-                arrays.words, arrays.sums, arrays.verified, start + first, start + last
-            )
-        if fault != -1:
-            self.fail(fault)
+        self.check(self.first_damaged(begin + row * 8, begin + row * 8 + 16))
+        start, _ = self.spans.get(f"{name}s", (0, 0))
+        first, last = int(texts.offsets[row]), int(texts.offsets[row + 1])
+        if not 0 <= first <= last <= len(texts.content):
+            self.fail(BROKEN)
+        self.check(self.first_damaged(start + first, start + last))
         try:
             return texts.at(row).decode()
         except UnicodeDecodeError:
@@ -296,11 +286,6 @@ class LiveSegment:
         return np.flatnonzero(self.alive) if len(self.alive) else np.arange(self.segment.rows)
 
 
-def new_part(segment: Segment, file: SegmentFile | None = None) -> LiveSegment:
-    """A part whose rows are all alive."""
-    return LiveSegment(segment, NO_ROWS, segment.rows, file)
-
-
 @dataclass(frozen=True, eq=False)
 class TableState:
     """Parts, and the next id to assign."""
@@ -340,12 +325,3 @@ class TableState:
         for number in np.unique(parts[parts >= 0]).tolist():
             changed[number] = changed[number].without(np.unique(rows[parts == number]))
         return TableState(tuple(part for part in changed if part.live), self.next_id)
-
-    def with_part(self, part: LiveSegment, next_id: int) -> TableState:
-        """The state with one more part."""
-        return TableState((*self.parts, part), next_id)
-
-    def merged(self, old: Sequence[LiveSegment], new: LiveSegment | None) -> TableState:
-        """The state with some parts replaced by one that holds their live rows."""
-        kept = tuple(part for part in self.parts if not any(part is other for other in old))
-        return TableState(kept if new is None else (*kept, new), self.next_id)

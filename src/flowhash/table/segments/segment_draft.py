@@ -20,6 +20,7 @@ from flowhash.compile import (
 )
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import (
+    METRICS,
     compares_directions,
     has_norm,
     is_usable,
@@ -29,53 +30,46 @@ from flowhash.table.distance_metrics import (
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
 from flowhash.table.segments.arrays import BROKEN, LAYOUTS, Arrays, PlaneLayout, damaged_rows
 from flowhash.table.segments.segment import Segment
+from flowhash.table.table_settings import TableSettings
 from flowhash.threads import in_shards
 
-PLAIN = np.zeros(6, np.int64)
 AHEAD = 8  # rows to fetch before they are needed; they come from all over the input
 LINE = 16  # float32 numbers that memory delivers at once
 
 
 @dataclass(frozen=True, eq=False)
 class RowSource:
-    """Where embeddings, names and payloads come from: the arguments of ``add``, or a segment."""
+    """Where embeddings, names and payloads come from: the arguments of ``add``, or a segment.
+
+    Attributes:
+        arrays: of the segment; what was given as float16 is in its ``highs``.
+        vectors: what was given as float32 [n, dim]; otherwise without rows.
+        names: the ids, if they are strings.
+        payloads: JSON texts.
+        segment: None for what was given.
+    """
 
     arrays: Arrays
     vectors: NDArray[np.float32]
     names: Strings
     payloads: Strings
-    layout: PlaneLayout
     segment: Segment | None = None
 
 
 def stored(segment: Segment) -> RowSource:
     """A segment as a source."""
     nothing = np.empty((0, segment.arrays.highs.shape[1]), np.float32)
-    return RowSource(
-        segment.arrays, nothing, segment.names, segment.payloads, segment.layout, segment
-    )
+    return RowSource(segment.arrays, nothing, segment.names, segment.payloads, segment)
 
 
 def given(embeddings: NDArray[Any], ids: Ids, payloads: Strings) -> RowSource:
     """The arguments of ``add`` as a source; ``embeddings`` are rounded to a layout's dtype."""
-    dim = embeddings.shape[1]
-    layout = LAYOUTS[embeddings.dtype.name]
-    nothing = np.empty((0, dim), np.uint16)
-    arrays = Arrays(
-        highs=nothing if layout.is_split else embeddings.view(np.uint16),
-        lows=nothing,
-        norms=np.empty(0, np.float32),
-        ids=ids.keys,
-        offsets=np.empty(0, np.int64),
-        postings=np.empty(0, np.int32),
-        codes=np.empty((0, 1), np.int32),
-        words=np.empty(0, np.uint64),
-        sums=np.empty(0, np.uint32),
-        verified=np.empty(0, np.uint8),
-        starts=PLAIN,
-    )
-    vectors = embeddings if layout.is_split else np.empty((0, dim), np.float32)
-    return RowSource(arrays, vectors, ids.names, payloads, layout)
+    nothing = np.empty((0, embeddings.shape[1]), np.uint16)
+    halves, vectors = nothing, embeddings
+    if embeddings.dtype == np.float16:
+        halves, vectors = embeddings.view(np.uint16), np.empty(nothing.shape, np.float32)
+    arrays = Arrays(halves, nothing, np.empty(0, np.float32), ids.keys, np.empty(0, np.int64))
+    return RowSource(arrays, vectors, ids.names, payloads)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +85,7 @@ class SegmentDraft:
         codes: [n, k] int32; without rows with k = 1.
         offsets: where each bucket starts [d + 1] int64.
         postings: the rows of each bucket; empty with k = 1.
-        metric: decides which norm is kept.
+        settings: of the table; the metric decides which norm is kept.
     """
 
     sources: Sequence[RowSource]
@@ -102,7 +96,12 @@ class SegmentDraft:
     codes: NDArray[np.int32]
     offsets: NDArray[np.int64]
     postings: NDArray[np.int32]
-    metric: int
+    settings: TableSettings
+
+    @property
+    def layout(self) -> PlaneLayout:
+        """How embeddings will be stored."""
+        return LAYOUTS[self.settings.dtype]
 
     def copy_range(
         self,
@@ -121,16 +120,16 @@ class SegmentDraft:
             InputError: an embedding that was given cannot be used.
             DamagedFileError: one that was stored is damaged.
         """
-        largest = np.zeros(2)
+        largest, metric = np.zeros(2), METRICS[self.settings.metric]
         for source, rows in self._shares(start, stop):
             bad, fault = copy_rows(
-                source.arrays, source.vectors, source.vectors.view(np.uint32), rows, self.metric,
+                source.arrays, source.vectors, source.vectors.view(np.uint32), rows, metric,
                 source.segment is not None, highs, lows, norms, largest,
             )  # fmt: skip
-            if fault != -1 and source.segment is not None:
-                source.segment.fail(fault)
+            if source.segment is not None:
+                source.segment.check(fault)
             if bad != -1:
-                _refuse(source, int(rows[bad]), self.metric)
+                _refuse(source, int(rows[bad]), metric)
         return largest
 
     def copy_lows(self, start: int, stop: int, lows: NDArray[np.uint16]) -> None:
@@ -148,26 +147,21 @@ class SegmentDraft:
 
     def strings(self, name: str) -> Strings:
         """Names or payloads of all rows, in their new order; empty if no source has any."""
-        found: list[Strings] = [getattr(source, name) for source in self.sources]
-        if not any(len(strings.offsets) for strings in found):
-            return NO_STRINGS
         lengths = np.zeros(len(self.rows), np.int64)
-        chosen = []
-        for number, strings in enumerate(found):
-            mine = self.rows
-            if len(self.sources) > 1:
-                mine = np.where(self.origins == number, mine, -1)
-            if not len(strings.offsets):
-                mine = np.full_like(mine, -1)
-            here = mine >= 0
-            lengths[here] = np.diff(strings.offsets)[mine[here]] if here.any() else 0
-            chosen.append(mine)
+        chosen: list[tuple[Strings, NDArray[np.int64]]] = []
+        for source, rows in self._shares(0, len(self.rows)):
+            strings: Strings = getattr(source, name)
+            if len(strings.offsets):
+                here = rows >= 0
+                lengths[here] = np.diff(strings.offsets)[rows[here]]
+                chosen.append((strings, rows))
+        if not chosen:
+            return NO_STRINGS
         offsets = np.zeros(len(self.rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         content = np.empty(int(offsets[-1]), np.uint8)
-        for strings, mine in zip(found, chosen, strict=True):
-            if len(strings.offsets):
-                take_bytes(strings.content, strings.offsets, mine, offsets, content)
+        for strings, rows in chosen:
+            take_bytes(strings.content, strings.offsets, rows, offsets, content)
         return Strings(content, offsets)
 
 
@@ -178,73 +172,45 @@ def draft(
     keys: NDArray[np.int64],
     codes: NDArray[np.int32],
     ascending: NDArray[np.int64] | None,
-    buckets: int,
-    metric: int,
+    settings: TableSettings,
 ) -> SegmentDraft:
-    """Lay out a segment.
+    """Lay out a segment, from what its draft has, of rows in any order.
 
-    Args:
-        sources: where the rows come from.
-        origins: the source of each row; empty if there is only one.
-        rows: its row there; None if they are all rows of the only source, as they come.
-        keys: its key.
-        codes: its code, ascending.
-        ascending: indices of the rows in the order of their keys, or None if they are in order.
-        buckets: d.
-        metric: decides which norm is kept.
+    ``rows`` is None if they are all rows of the only source, as they come; ``ascending`` has their
+    indices in the order of their keys, or is None if they are in that order.
     """
-    sorted_rows = sort_by_code(codes, buckets)
+    sorted_rows = sort_by_code(codes, settings.buckets)
     if codes.shape[1] > 1:
         codes = codes[sorted_rows]
-    offsets, postings = bucket_lists(codes, buckets)
-    ordered_keys = np.empty_like(keys)
+    offsets, postings = bucket_lists(codes, settings.buckets)
     places = np.empty(len(keys), np.int32)
-    put_in_order(sorted_rows, keys, ordered_keys, places)
+    places[sorted_rows] = np.arange(len(keys), dtype=np.int32)
     return SegmentDraft(
         sources,
         origins[sorted_rows] if len(origins) else origins,
         sorted_rows if rows is None else rows[sorted_rows],
-        ordered_keys,
+        keys[sorted_rows],
         places if ascending is None else places[ascending],
         codes if codes.shape[1] > 1 else np.empty((0, 1), np.int32),
         offsets,
         postings,
-        metric,
+        settings,
     )
 
 
-def in_memory(plan: SegmentDraft, layout: PlaneLayout, threads: int | None = None) -> Segment:
+def in_memory(plan: SegmentDraft) -> Segment:
     """Make the segment in memory."""
-    count = len(plan.rows)
-    dim = plan.sources[0].vectors.shape[1]
-    highs, lows = layout.empty_planes(count, dim)
+    count, dim = len(plan.rows), plan.settings.dim
+    highs, lows = plan.layout.empty_planes(count, dim)
     norms = np.empty(count, np.float32)
 
     def work(start: int, stop: int) -> NDArray[np.float64]:
         part = slice(start, stop)
         return plan.copy_range(start, stop, highs[part], lows[part], norms[part])
 
-    largest = np.max(in_shards(work, count, threads), axis=0)
-    arrays = Arrays(
-        highs=highs,
-        lows=lows,
-        norms=norms,
-        ids=plan.keys,
-        offsets=plan.offsets,
-        postings=plan.postings,
-        codes=plan.codes,
-        words=np.empty(0, np.uint64),
-        sums=np.empty(0, np.uint32),
-        verified=np.empty(0, np.uint8),
-        starts=PLAIN,
-    )
-    return Segment(
-        arrays,
-        plan.order,
-        plan.strings("names"),
-        plan.strings("payloads"),
-        *upper_roots(largest, dim),
-    )
+    limits = upper_roots(np.max(in_shards(work, count), axis=0), dim)
+    arrays = Arrays(highs, lows, norms, plan.keys, plan.offsets, plan.postings, plan.codes)
+    return Segment(arrays, plan.order, plan.strings("names"), plan.strings("payloads"), *limits)
 
 
 def upper_roots(squares: NDArray[np.float64], dim: int) -> tuple[float, float]:
@@ -258,8 +224,8 @@ def upper_roots(squares: NDArray[np.float64], dim: int) -> tuple[float, float]:
 
 def _refuse(source: RowSource, row: int, metric: int) -> None:
     """Say what is wrong with a given embedding."""
-    layout = source.layout
-    line = source.vectors[row] if layout.is_split else source.arrays.highs[row].view(layout.dtype)
+    line = source.vectors[row] if len(source.vectors) else source.arrays.highs[row].view(np.float16)
+    layout = LAYOUTS[line.dtype.name]
     if not np.isfinite(line).all():
         column = int(np.flatnonzero(~np.isfinite(line))[0])
         raise InputError(
@@ -348,20 +314,6 @@ def bucket_lists(
     return offsets, postings
 
 
-@inner_kernel
-def put_in_order(
-    sources: NDArray[np.int64],
-    keys: NDArray[np.int64],
-    ordered: NDArray[np.int64],
-    places: NDArray[np.int32],
-) -> None:
-    """The key of each place into ``ordered``, and the place of each source into ``places``."""
-    for place in range(sources.shape[0]):
-        source = sources[place]
-        ordered[place] = keys[source]
-        places[source] = place
-
-
 @filter_kernel
 def stored_square(highs: NDArray[np.uint16], lows: NDArray[np.uint16], row: int) -> float:
     """|x|² of a stored row."""
@@ -415,18 +367,10 @@ def copy_rows(
 ) -> tuple[int, int]:
     """Copy rows of one source to their places, and compute their norms.
 
-    Args:
-        source: where stored rows are.
-        vectors: embeddings that were given as float32 [n, dim]; without rows if they are in
-            ``source``.
-        bits: the same, as bits.
-        rows: the row for each place of the result; negative for rows of another source.
-        metric: decides which norm is kept.
-        stored: whether they come from a segment, where they were found usable.
-        highs: receives upper halves, or float16; has as many rows as ``rows``.
-        lows: receives lower halves; without rows for float16.
-        norms: receives |x|², or 1/|x| for COSINE.
-        largest: its numbers become the largest |x|² and ``residual_square`` seen [2].
+    They are in ``source``, or were given as ``vectors`` of float32, whose ``bits`` are given too;
+    ``stored`` ones come from a segment, where they were found usable. ``rows`` has the row for each
+    place of the result, negative for rows of another source. ``largest`` becomes the largest |x|²
+    and ``residual_square`` seen [2].
 
     Returns:
         The first place whose embedding cannot be used, or -1; and the damaged block, BROKEN or -1.
@@ -469,14 +413,7 @@ def copy_rows(
 def copy_lows(
     source: Arrays, bits: NDArray[np.uint32], rows: NDArray[np.int64], lows: NDArray[np.uint16]
 ) -> None:
-    """Copy lower halves of rows that ``copy_rows`` has copied before, and hence checked.
-
-    Args:
-        source: where stored rows are.
-        bits: embeddings that were given, as bits [n, dim]; without rows if they are in ``source``.
-        rows: the row for each place of the result; negative for rows of another source.
-        lows: receives lower halves; has as many rows as ``rows``.
-    """
+    """Copy lower halves of rows that ``copy_rows`` has copied before, and hence checked."""
     for place in range(rows.shape[0]):
         row = rows[place]
         if row < 0:

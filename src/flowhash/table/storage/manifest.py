@@ -83,13 +83,10 @@ def read_manifest(folder: Path) -> Manifest:
     except StorageError:
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
+        words = f"{folder} is not a table: it has no {NAME}."
         if not folder.exists():
-            raise StorageError(
-                f"{folder} does not exist; expected a table.", advice=Advice.CREATE
-            ) from error
-        raise StorageError(
-            f"{folder} is not a table: it has no {NAME}.", advice=Advice.CREATE
-        ) from error
+            words = f"{folder} does not exist; expected a table."
+        raise StorageError(words, advice=Advice.CREATE) from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from error
     try:
@@ -97,14 +94,11 @@ def read_manifest(folder: Path) -> Manifest:
         if body.pop("format") != FORMAT:
             raise ValueError("it is not of a FlowHash table")
         version = body.pop("version")
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
-    if isinstance(version, int) and version > VERSION:
-        raise StorageError(
-            f"{path} has format version {version!s:.20}; this FlowHash reads up to {VERSION}. "
-            "Install a newer one"
-        )
-    try:
+        if isinstance(version, int) and version > VERSION:
+            raise StorageError(
+                f"{path} has format version {version!s:.20}; this FlowHash reads up to {VERSION}. "
+                "Install a newer one"
+            )
         manifest = _read(body)
         manifest.settings.check()
         _check_names(manifest)
@@ -112,12 +106,10 @@ def read_manifest(folder: Path) -> Manifest:
         if dump(manifest) != data:
             raise ValueError("it does not match its checksum")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        raise DamagedFileError(
+            f"{path} is damaged ({reason(error)}); restore it from a copy"
+        ) from error
     return manifest
-
-
-def _damaged(path: Path, error: Exception) -> DamagedFileError:
-    return DamagedFileError(f"{path} is damaged ({reason(error)}); restore it from a copy")
 
 
 def _read(body: dict[str, Any]) -> Manifest:

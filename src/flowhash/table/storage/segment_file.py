@@ -8,7 +8,7 @@ import math
 import mmap
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,8 +19,12 @@ from numpy.typing import DTypeLike, NDArray
 from flowhash.durable_files import open_regular_file
 from flowhash.errors import DamagedFileError, reason
 from flowhash.table.ids import NO_STRINGS, STRING, Strings
-from flowhash.table.segments.arrays import LAYOUTS, Arrays, PlaneLayout
-from flowhash.table.segments.block_checksums import BLOCK, block_checksums, first_damaged
+from flowhash.table.segments.arrays import (
+    BLOCK,
+    LAYOUTS,
+    Arrays,
+    block_checksums,
+)
 from flowhash.table.segments.segment import Segment, SegmentFile
 from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
@@ -62,46 +66,37 @@ def whole(name: str, array: NDArray[Any]) -> ArrayEntry:
     return ArrayEntry(name, array.dtype, array.shape, [array])
 
 
-@dataclass(frozen=True)
-class Written:
-    """What the manifest keeps of a file, to know it again."""
-
-    size: int
-    header_crc32: int
-    sums_crc32: int
-
-
 class _Summing:
     """Writes bytes through and sums up blocks as they fill."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
-        self.rest = b""
+        self.rest = bytearray()
         self.sums: list[NDArray[np.uint32]] = []
 
     def write(self, data: NDArray[np.uint8]) -> None:
         self.file.write(data.data)
-        joined = data
-        if self.rest:
-            joined = np.frombuffer(self.rest + data.tobytes(), np.uint8)
-        full = len(joined) // BLOCK * BLOCK
-        self._add(joined[:full])
-        self.rest = joined[full:].tobytes()
+        self.rest += data.data
+        self._sum_up(len(self.rest) // BLOCK * BLOCK)
 
     def finish(self) -> NDArray[np.uint32]:
-        self._add(np.frombuffer(self.rest, np.uint8))
-        return np.concatenate([np.empty(0, np.uint32), *self.sums])
+        self._sum_up(len(self.rest))
+        return np.concatenate(self.sums)
 
-    def _add(self, data: NDArray[np.uint8]) -> None:
-        # Copied, because kernels want aligned and writable words.
-        words = np.frombuffer(bytearray(data), np.uint64)
-        sums = np.empty(-(-len(data) // BLOCK), np.uint32)
+    def _sum_up(self, size: int) -> None:
+        words = np.frombuffer(self.rest[:size], np.uint64)  # a copy: kernels want aligned words
+        sums = np.empty(-(-size // BLOCK), np.uint32)
         block_checksums(words, sums)
         self.sums.append(sums)
+        del self.rest[:size]
 
 
-def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> Written:
-    """Write arrays one after another, then their checksums."""
+def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> tuple[int, int, int]:
+    """Write arrays one after another, then their checksums.
+
+    Returns:
+        To know the file again: its size, and the CRC-32 of its header and of its checksums.
+    """
     placed = list(_with_padding(entries))
     total = sum(entry.size for entry in placed)
     count = -(-total // BLOCK)
@@ -114,12 +109,11 @@ def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> Written:
             data = np.ascontiguousarray(piece, entry.dtype).reshape(-1).view(np.uint8)
             summing.write(data)
             written += len(data)
-        if written != entry.size:
-            raise AssertionError(f"{entry.name}: {written} bytes came, {entry.size} were announced")
+        assert written == entry.size, f"{entry.name}: {written} bytes, {entry.size} were announced"
     sums = summing.finish().astype("<u4")
     file.write(sums.tobytes())
     size = 8 + len(header) + total + sums.nbytes
-    return Written(size, zlib.crc32(header), zlib.crc32(sums.tobytes()))
+    return size, zlib.crc32(header), zlib.crc32(sums.tobytes())
 
 
 def _with_padding(entries: list[ArrayEntry]) -> Iterator[ArrayEntry]:
@@ -148,14 +142,10 @@ def _header(entries: list[ArrayEntry]) -> bytes:
     return text + b" " * (-(8 + len(text)) % ALIGNMENT)
 
 
-@dataclass(frozen=True)
-class Container:
-    """A mapped file: its arrays, where they lie, and its checksums."""
-
-    arrays: dict[str, NDArray[Any]]
-    spans: dict[str, tuple[int, int]]
-    words: NDArray[np.uint64]
-    sums: NDArray[np.uint32]
+# Of a mapped file: its arrays, where they lie, all of its data as words, and its checksums.
+Container = tuple[
+    dict[str, NDArray[Any]], dict[str, tuple[int, int]], NDArray[np.uint64], NDArray[np.uint32]
+]
 
 
 def map_file(file: IO[bytes]) -> Any:
@@ -172,7 +162,7 @@ def map_file(file: IO[bytes]) -> Any:
     return buffer
 
 
-def map_container(path: Path, expected: Written) -> Container:
+def map_container(path: Path, expected: SegmentFile) -> Container:
     """Map a file and check its size, header and checksums; its data is checked when it is read.
 
     Raises:
@@ -198,7 +188,7 @@ def map_container(path: Path, expected: Written) -> Container:
     return _read_arrays(path, mapped, header, expected)
 
 
-def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> Container:
+def _read_arrays(path: Path, mapped: Any, header: bytes, expected: SegmentFile) -> Container:
     """The arrays that a header names: one behind the other, the checksums of all of them last.
 
     Kernels trust what is said here, so that nothing may lie elsewhere, nor in two places.
@@ -239,19 +229,15 @@ def _read_arrays(path: Path, mapped: Any, header: bytes, expected: Written) -> C
     words = np.frombuffer(mapped, "<u8", end // 8, base)
     if zlib.crc32(sums.data) != expected.sums_crc32:
         raise DamagedFileError(f"{path}: its checksums are damaged; restore the file from a copy")
-    return Container(arrays, spans, words, sums)
+    return arrays, spans, words, sums
 
 
-def segment_entries(
-    plan: SegmentDraft, layout: PlaneLayout
-) -> tuple[list[ArrayEntry], Callable[[], tuple[float, float]]]:
-    """The arrays of a segment's file in their order, and a function for when they are written.
-
-    The function returns what ``upper_roots`` says of the embeddings.
+def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile:
+    """Write a segment into its file of this name.
 
     Norms come behind the embeddings because they are computed while those are copied.
     """
-    count, dim = len(plan.rows), plan.sources[0].vectors.shape[1]
+    count, dim, layout = len(plan.rows), plan.settings.dim, plan.layout
     upper_type = next(iter(layout.planes.values()))
     norms = np.empty(count, np.float32)
     largest = np.zeros(2)
@@ -279,58 +265,52 @@ def segment_entries(
         whole("order", plan.order),
         whole("offsets", plan.offsets),
     ]
-    for (name, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
-        entries.append(ArrayEntry(name, kind, (count, dim), pieces))
+    for (plane, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
+        entries.append(ArrayEntry(plane, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
-    for name in ("name", "payload"):
-        strings = plan.strings(f"{name}s")
+    for text in ("name", "payload"):
+        strings = plan.strings(f"{text}s")
         if len(strings.offsets):
-            entries += [
-                whole(f"{name}_offsets", strings.offsets),
-                whole(f"{name}s", strings.content),
-            ]
-    return entries, lambda: upper_roots(largest, dim)
+            entries.append(whole(f"{text}_offsets", strings.offsets))
+            entries.append(whole(f"{text}s", strings.content))
+    written = write_container(file, entries)
+    return SegmentFile(name, count, *written, *upper_roots(largest, dim))
 
 
-def map_segment(
-    path: Path, written: Written, entry: SegmentFile, settings: TableSettings
-) -> Segment:
+def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segment:
     """A segment from its file; nothing is read but the header, the checksums and the offsets.
 
     Raises:
         DamagedFileError: the file is not what was written.
     """
-    container = map_container(path, written)
-    verified = np.zeros(len(container.sums), np.uint8)
-    _check_arrays(path, container, entry.rows, settings)
+    found, spans, words, sums = map_container(path, entry)
+    _check_arrays(path, found, entry.rows, settings)
     upper = next(iter(LAYOUTS[settings.dtype].planes))
-    spans = container.spans
     names = (upper, "lows", "norms", "ids", "postings", "codes")
-    empty = (0, 0)
     arrays = Arrays(
-        highs=container.arrays[upper].view(np.uint16),
-        lows=container.arrays.get("lows", np.empty((0, settings.dim), np.uint16)),
-        norms=container.arrays["norms"],
-        ids=container.arrays["ids"],
-        offsets=container.arrays["offsets"],
-        postings=container.arrays.get("postings", np.empty(0, np.int32)),
-        codes=container.arrays.get("codes", np.empty((0, 1), np.int32)),
-        words=container.words,
-        sums=container.sums,
-        verified=verified,
-        starts=np.array([spans.get(name, empty)[0] for name in names]),
+        highs=found[upper].view(np.uint16),
+        lows=found.get("lows", np.empty((0, settings.dim), np.uint16)),
+        norms=found["norms"],
+        ids=found["ids"],
+        offsets=found["offsets"],
+        postings=found.get("postings", np.empty(0, np.int32)),
+        codes=found.get("codes", np.empty((0, 1), np.int32)),
+        words=words,
+        sums=sums,
+        verified=np.zeros(len(sums), np.uint8),
+        starts=np.array([spans.get(name, (0, 0))[0] for name in names]),
     )
     strings = {
-        name: Strings(container.arrays[f"{name}s"], container.arrays[f"{name}_offsets"])
-        if f"{name}s" in container.arrays
+        name: Strings(found[f"{name}s"], found[f"{name}_offsets"])
+        if f"{name}s" in found
         else NO_STRINGS
         for name in ("name", "payload")
     }
     segment = Segment(
         arrays,
-        container.arrays["order"],
+        found["order"],
         strings["name"],
         strings["payload"],
         float(entry.largest),
@@ -342,7 +322,9 @@ def map_segment(
     return segment
 
 
-def _check_arrays(path: Path, container: Container, rows: int, settings: TableSettings) -> None:
+def _check_arrays(
+    path: Path, found: dict[str, NDArray[Any]], rows: int, settings: TableSettings
+) -> None:
     """A header that was changed together with its checksum must not lead out of the arrays.
 
     Each is there, of the right kind and shape, and no other: kernels tell by an array that is there
@@ -359,19 +341,19 @@ def _check_arrays(path: Path, container: Container, rows: int, settings: TableSe
     if settings.active > 1:
         expected["codes"] = ((rows, settings.active), np.int32)
         expected["postings"] = ((rows * settings.active,), np.int32)
-    texts = {"name": settings.ids == STRING, "payload": "payloads" in container.arrays}
+    texts = {"name": settings.ids == STRING, "payload": "payloads" in found}
     for name in [name for name, there in texts.items() if there]:
-        content = container.arrays.get(f"{name}s", np.empty(0))
+        content = found.get(f"{name}s", np.empty(0))
         expected[f"{name}_offsets"] = ((rows + 1,), np.int64)
         expected[f"{name}s"] = ((content.size,), np.uint8)
     for name, (shape, dtype) in expected.items():
-        array = container.arrays.get(name)
+        array = found.get(name)
         if array is None or array.shape != shape or array.dtype != dtype:
             raise DamagedFileError(
                 f"{path}: {name} should be {np.dtype(dtype)} {shape}, as the manifest says; "
                 "restore the file from a copy"
             )
-    others = [name for name in container.arrays.keys() - expected if not name.startswith(PADDING)]
+    others = [name for name in found.keys() - expected if not name.startswith(PADDING)]
     if others:
         raise DamagedFileError(
             f"{path}: it has an array {others[0]!r:.80}, which no such table has; restore the file "
@@ -389,18 +371,3 @@ def _check_offsets(segment: Segment, settings: TableSettings) -> None:
         raise DamagedFileError(
             f"{segment.file}: its bucket offsets make no sense; restore the file from a copy"
         )
-
-
-def damaged_blocks(segment: Segment) -> list[int]:
-    """Every damaged block of a segment's file, by reading all of it."""
-    arrays = segment.arrays
-    found: list[int] = []
-    start, end = 0, arrays.words.nbytes
-    while start < end:
-        # Verified afresh: a block that was intact when it was read may be damaged by now.
-        fault = first_damaged(arrays.words, arrays.sums, np.zeros_like(arrays.verified), start, end)
-        if fault < 0:
-            break
-        found.append(int(fault))
-        start = (fault + 1) * BLOCK
-    return found

@@ -8,10 +8,12 @@ that dies in between leaves files that no manifest names; the next writer remove
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
 import secrets
+import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,7 +34,6 @@ from flowhash.durable_files import (
     take_lock,
 )
 from flowhash.errors import Advice, DamagedFileError, StorageError
-from flowhash.table.segments.arrays import PlaneLayout
 from flowhash.table.segments.segment import (
     NO_ROWS,
     DeletedFile,
@@ -50,12 +51,7 @@ from flowhash.table.storage.manifest import (
     dump,
     read_manifest,
 )
-from flowhash.table.storage.segment_file import (
-    Written,
-    map_segment,
-    segment_entries,
-    write_container,
-)
+from flowhash.table.storage.segment_file import map_segment, write_segment
 from flowhash.table.table_settings import TableSettings
 
 # A NumPy file of bits as FlowHash writes it: the magic and the header, of format 1.0.
@@ -65,6 +61,7 @@ BITS = re.compile(
     re.DOTALL,
 )
 LARGEST_HEADER = 1 << 16  # of such a file
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
 class TableFolder:
@@ -172,16 +169,32 @@ class TableFolder:
             self.manifest = before  # so that it can be tried again
             raise
 
-    def write_segment(self, plan: SegmentDraft, layout: PlaneLayout) -> LiveSegment:
+    def write_segment(self, plan: SegmentDraft) -> LiveSegment:
         """Write a segment's file; it belongs to the table only after ``commit``."""
         name = f"segment-{self._take_number():010d}.safetensors"
-        entries, limits = segment_entries(plan, layout)
         with self._new_file(name) as file:
-            written = write_container(file, entries)
-        entry = SegmentFile(
-            name, len(plan.rows), written.size, written.header_crc32, written.sums_crc32, *limits()
-        )
+            entry = write_segment(file, name, plan)
         return self.load_part(entry)
+
+    def take_segment(self, part: LiveSegment) -> LiveSegment:
+        """Another table's segment under a name of its own here; all of its rows alive.
+
+        Its file is linked, or copied where the file system has no links; the original stays.
+        """
+        assert part.file is not None
+        name = f"segment-{self._take_number():010d}.safetensors"
+        self._new.add(name)
+        path = self.path / name
+        with naming(path):
+            try:
+                os.link(part.segment.file, path)
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                source = Path(part.segment.file)
+                with source.open("rb") as original, self._new_file(name) as file:
+                    shutil.copyfileobj(original, file, 1 << 24)
+        return self.load_part(replace(part.file, file=name, deleted=None))
 
     def write_deleted(self, part: LiveSegment) -> LiveSegment:
         """Write which rows of a part are deleted; it counts only after ``commit``."""
@@ -227,16 +240,21 @@ class TableFolder:
         self._new.clear()
         self.discard(before.files() - changed.files())
 
-    def remove_uncommitted(self) -> None:
-        """Remove the files of a change that did not come to its end.
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write files and commit them; where that does not come to its end, remove them.
 
         What is on disk decides: if the change got there after all, it is what the table is now.
         """
-        current = read_manifest(self.path)  # if that fails, everything is left as it is
-        last = max(current.next_file, self.manifest.next_file)
-        self.manifest = replace(current, next_file=last)
-        self.discard(self._new - current.files())
-        self._new.clear()
+        try:
+            yield
+        except BaseException:
+            current = read_manifest(self.path)  # if that fails, everything is left as it is
+            last = max(current.next_file, self.manifest.next_file)
+            self.manifest = replace(current, next_file=last)
+            self.discard(self._new - current.files())
+            self._new.clear()
+            raise
 
     def discard(self, names: set[str]) -> None:
         """Remove files; one that cannot be removed now is a stray for the next writer."""
@@ -287,9 +305,8 @@ class TableFolder:
             if part.file is not None and replace(part.file, deleted=entry.deleted) == entry:
                 segment = part.segment
         if segment is None:
-            written = Written(entry.size, entry.header_crc32, entry.sums_crc32)
             with naming(path):
-                segment = map_segment(path, written, entry, self.manifest.settings)
+                segment = map_segment(path, entry, self.manifest.settings)
         alive = NO_ROWS if entry.deleted is None else self._load_alive(entry, entry.deleted)
         gone = 0 if entry.deleted is None else entry.deleted.rows
         return LiveSegment(segment, alive, entry.rows - gone, entry)
