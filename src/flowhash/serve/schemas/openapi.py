@@ -102,16 +102,6 @@ class Operation:
         """What Starlette finds it by."""
         return Route(self.path, self.endpoint, methods=[self.method])
 
-    def models(self) -> list[tuple[type, Any]]:
-        """All models, each with the direction in which it is used."""
-        inwards: list[type] = []
-        if self.body is not None:
-            inwards = [*self.body.json, self.body.form]
-        outwards: list[type] = [Failure] if self.answer is None else [Failure, self.answer]
-        return [(model, "validation") for model in inwards] + [
-            (model, "serialization") for model in outwards
-        ]
-
     def described(self) -> dict[str, Any]:
         """The operation in the document."""
         name = self.endpoint.__name__
@@ -184,11 +174,14 @@ def document(
     for operation in operations:
         path = paths.setdefault(operation.route.path_format, {})
         path[operation.method.lower()] = operation.described()
-    models = [model for operation in operations for model in operation.models()]
-    models += [(NewVector, "validation"), (NewEmbedding, "validation")]
+    bodies = [operation.body for operation in operations if operation.body is not None]
+    models: list[tuple[type, Any]] = [(NewVector, "validation"), (NewEmbedding, "validation")]
+    models += [(model, "validation") for body in bodies for model in (*body.json, body.form)]
+    answers: list[type] = [Failure]
+    answers += [operation.answer for operation in operations if operation.answer is not None]
+    models += [(model, "serialization") for model in dict.fromkeys(answers)]
     _, defined = TypeAdapter.json_schemas(
-        [(model, mode, TypeAdapter(model)) for model, mode in dict.fromkeys(models)],
-        ref_template=REF,
+        [(model, mode, TypeAdapter(model)) for model, mode in models], ref_template=REF
     )
     schemas = defined["$defs"]
     _add_limits(schemas, table, options, inputs)
