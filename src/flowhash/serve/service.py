@@ -19,10 +19,9 @@ from flowhash.errors import DamagedFileError, ForbiddenError, StorageError
 from flowhash.serve.errors import LOG, RequestError, new_number, only_reads
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.query_batcher import QueryBatcher
 from flowhash.serve.request_body import number_rows
 from flowhash.serve.request_guard import Outbox, RequestGuard
-from flowhash.serve.search_executor import QueryEncoder, SearchExecutor, SearchQuery
+from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
 from flowhash.table import CachedStats, HashTable, Item, state_of
 
@@ -67,8 +66,9 @@ class Service:
         self.health = TableHealth(table)
         self.metrics = Metrics(self.count, lambda: self.outbox.held)
         self.guard = RequestGuard(options, table.writable, self.metrics, self.outbox, self.health)
-        # Other engines keep their figures themselves.
+        # Other engines keep their figures themselves, and know of no damage that they could tell.
         self.stats = CachedStats(table) if isinstance(table, HashTable) else table.stats
+        self.noting = (self.health.met,) if isinstance(table, HashTable) else ()
         self.executor = SearchExecutor(
             table, self.query_encoder, self.metrics, options.threads, self.outbox, self.health
         )
@@ -76,7 +76,7 @@ class Service:
         self._light = QueryBatcher(self.executor.batch, *limits, "flowhash-search")
         self._heavy = QueryBatcher(self.executor.batch, *limits, "flowhash-wide")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
-        # What reads many payloads does so alone: together they would fill the memory.
+        # What reads many payloads does so one by one: together they would fill the memory.
         self._browser = ThreadPoolExecutor(1, thread_name_prefix="flowhash-browse")
         # Images have one thread of their own: a small file may take half a second to decode.
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="flowhash-decode")
@@ -91,10 +91,7 @@ class Service:
     @property
     def takes_images(self) -> bool:
         """Whether the encoder takes images."""
-        return (
-            self.query_encoder is not None
-            and self.query_encoder.encoder.preprocessing.kind == "images"
-        )
+        return self.query_encoder is not None and self.query_encoder.images
 
     @property
     def open(self) -> bool:
@@ -108,13 +105,25 @@ class Service:
         """How many items there are; 0 in a table that was closed."""
         return len(self.table) if self.open else 0
 
+    @property
+    def id_words(self) -> str:
+        """What the ids of the table are, in words."""
+        return "whole numbers" if self.table.id_kind == "int64" else "strings"
+
+    def id_of(self, text: str) -> int | str | None:
+        """A text as an id of the table; None if it is none."""
+        if self.table.id_kind != "int64":
+            return text
+        number = int(text) if NUMBER.fullmatch(text) else 1 << 63
+        return number if -(1 << 63) <= number < 1 << 63 else None
+
     def known_id(self, text: str) -> int | str:
-        """An id in a path, which is text, as the table has them.
+        """An id in a path.
 
         Raises:
             RequestError: 404 for what is no id of this table.
         """
-        known = number_of(text) if self.table.id_kind == "int64" else text
+        known = self.id_of(text)
         if known is None:
             raise self.no_item(text)
         return known
@@ -140,8 +149,8 @@ class Service:
 
     def no_item(self, item: int | str) -> RequestError:
         """There is no item with this id."""
-        kind = "whole numbers" if self.table.id_kind == "int64" else "strings"
-        return RequestError(404, f"there is no item {item!r:.200}; ids of this table are {kind}")
+        words = self.id_words
+        return RequestError(404, f"there is no item {item!r:.200}; ids of this table are {words}")
 
     def encodable(self, vectors: list[list[float]]) -> NDArray[np.float32]:
         """Vectors that the encoder takes [n, numbers].
@@ -245,14 +254,15 @@ class Service:
         slow = encoded or query.compare or query.is_long() or query.is_wide(self.table)
         return await (self._heavy if slow else self._light).ask(query)
 
-    async def read(self, work: Callable[[], Result]) -> Result:
-        """Run something that reads in a thread.
+    async def read(self, work: Callable[[], Result], alone: bool = False) -> Result:
+        """Run something that reads in a thread; what reads many payloads does so ``alone``.
 
         Raises:
             RequestError: 503 while the table's server is lost, 504 when it takes too long.
         """
         self.check_reachable()
-        return await self._within(self.deadline(), self._readers, work)
+        pool = self._browser if alone else self._readers
+        return await self._within(self.deadline(), pool, work)
 
     async def damaged(self) -> tuple[int, int]:
         """How many places, and how many items' payloads, are known to be damaged still.
@@ -265,15 +275,6 @@ class Service:
             with contextlib.suppress(RequestError):
                 await self._within(soon, self._readers, self.health.look_again)
         return self.health.counts()
-
-    async def browse(self, work: Callable[[], Result]) -> Result:
-        """Run something that reads many payloads, after those of others.
-
-        Raises:
-            RequestError: 503 while the table's server is lost, 504 when it takes too long.
-        """
-        self.check_reachable()
-        return await self._within(self.deadline(), self._browser, work)
 
     async def decode(self, deadline: float, work: Callable[[], Result]) -> Result:
         """Decode an image, after those of others.
@@ -396,14 +397,6 @@ def service_of(request: Request) -> Service:
     """The service behind a request."""
     service: Service = request.scope["app"].state.service
     return service
-
-
-def number_of(text: str) -> int | None:
-    """A text as an id of 64 bits; None if it is none."""
-    if NUMBER.fullmatch(text) is None:
-        return None
-    number = int(text)
-    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def _try_changes(table: HashTable) -> None:

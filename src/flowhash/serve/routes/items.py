@@ -16,19 +16,18 @@ from starlette.responses import Response
 
 from flowhash.data import LABEL, NAME, PICTURE, picture_of
 from flowhash.serve.errors import RequestError
-from flowhash.serve.image_decoder import decode_and_keep
 from flowhash.serve.request_body import (
     DEPTH,
     FORM,
+    IMAGE,
     check_keys,
-    files_of,
+    decode_and_keep,
     kind_of,
     number_rows,
     parameters,
     parse_json,
     read_body,
     read_form,
-    text_fields,
     too_deep,
     validate,
 )
@@ -45,11 +44,10 @@ from flowhash.serve.schemas.requests import (
     SampleParameters,
 )
 from flowhash.serve.schemas.responses import Added, Deleted, Sample, StoredItem, json_response
-from flowhash.serve.service import Service, number_of, service_of
-from flowhash.table import HashTable
+from flowhash.serve.service import Service, service_of
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-FORM_TEXTS = tuple(name for name in ItemForm.model_fields if name != "image")
+FORM_TEXTS = tuple(name for name in ItemForm.model_fields if name != IMAGE)
 PICTURE_POLICY = "default-src 'none'; sandbox"
 
 
@@ -58,15 +56,11 @@ async def sample_items(request: Request) -> Response:
     service, asked = service_of(request), parameters(SampleParameters, request)
 
     def work() -> Response:
-        table = service.table
         service.check_count(asked.count)
-        if isinstance(table, HashTable):
-            total, items = table.sample(asked.count, asked.seed, service.health.met)
-        else:
-            total, items = table.sample(asked.count, asked.seed)
+        total, items = service.table.sample(asked.count, asked.seed, *service.noting)
         return json_response(Sample(total, [StoredItem.read(item) for item in items]))
 
-    return await service.browse(work)
+    return await service.read(work, alone=True)
 
 
 async def get_item(request: Request) -> Response:
@@ -170,11 +164,6 @@ class ItemBatch:
 
 
 async def _read_batch(service: Service, request: Request) -> ItemBatch:
-    """The items of a request.
-
-    Raises:
-        RequestError: what is wrong with them.
-    """
     if kind_of(request) == FORM:
         return await _images(service, request)
     body = await read_body(request, service.options.timeout)
@@ -182,11 +171,7 @@ async def _read_batch(service: Service, request: Request) -> ItemBatch:
 
 
 def _read_items(service: Service, value: Any) -> list[dict[str, Any]]:
-    """The items of a body; how many there are is looked at before what they are.
-
-    Raises:
-        RequestError: 422 for too many, or where there are none.
-    """
+    """The items of a body; how many there are is looked at before what they are."""
     if isinstance(value, dict):
         check_keys(value, "the body")
         if isinstance(value.get("items"), list):
@@ -259,20 +244,15 @@ def _payload(item: NewItem, place: int) -> dict[str, Any] | None:
 
 
 def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] | None:
-    """The ids to store; None lets the table count.
-
-    Raises:
-        RequestError: 422 for ids of the wrong kind, or for some items only.
-    """
+    """The ids to store; None lets the table count."""
     strings = service.table.id_kind != "int64"
     if all(item is None for item in given):
         return [uuid.uuid4().hex for _ in given] if strings else None
-    kind, words = (str, "strings") if strings else (int, "whole numbers")
     for place, item in enumerate(given):
-        if not isinstance(item, kind):
+        if not isinstance(item, str if strings else int):
             raise RequestError(
                 422,
-                f"items.{place}.id is {item!r:.80}; this table has {words} as ids. Give "
+                f"items.{place}.id is {item!r:.80}; this table has {service.id_words} as ids. Give "
                 "every item one, or none",
             )
         if isinstance(item, str) and CONTROL.search(item):
@@ -288,48 +268,49 @@ async def _images(service: Service, request: Request) -> ItemBatch:
     """Image files with their labels: one label for all, or one each; the same for names."""
     options = service.options
     size = service.image_size()
-    async with read_form(request, options.timeout, options.max_batch) as found:
-        files = files_of(found, "image")
-        texts = text_fields(found, FORM_TEXTS)
-        contents = [(file.filename, await file.read()) for file in files]
-    ids = _form_ids(service, _spread(texts.get("id", []), len(files), "id", alone=False))
-    labels = _spread(texts.get("label", []), len(files), "label")
-    names = _spread(texts.get("name", []), len(files), "name", alone=False)
-    images, payloads, deadline = [], [], service.deadline()
-    for (filename, content), label, name in zip(contents, labels, names, strict=True):
+    files, texts = await read_form(request, options.timeout, options.max_batch, FORM_TEXTS)
+    ids = _form_ids(service, _spread(texts, "id", len(files)))
+    labels = _spread(texts, "label", len(files), one_for_all=True)
+    names = _spread(texts, "name", len(files))
+    images, deadline = [], service.deadline()
+    payloads: list[dict[str, Any] | None] = []
+    for (filename, content), label, name in zip(files, labels, names, strict=True):
         shown = name or _file_name(filename)
         limits = (size, options.max_pixels, shown or "the image")
         image, small = await service.decode(deadline, partial(decode_and_keep, content, *limits))
         kept = {LABEL: label, NAME: shown, PICTURE: small}
         images.append(image)
         payloads.append({key: value for key, value in kept.items() if value})
-    rows = np.stack(images)
-    return ItemBatch(rows, None, _ids_of(service, ids), list(payloads))
+    return ItemBatch(np.stack(images), None, _ids_of(service, ids), payloads)
 
 
-def _spread(texts: list[str], count: int, name: str, alone: bool = True) -> list[str | None]:
-    """One text for each file; ``alone``: a single one is for all."""
+def _spread(
+    fields: dict[str, list[str]], name: str, count: int, one_for_all: bool = False
+) -> list[str | None]:
+    """The text of each file in a field of the form."""
+    texts = fields.get(name, [])
     for text in texts:
         if len(text) > 1024:
             raise RequestError(422, f"{name} has {len(text)} characters; expected at most 1024")
     if not texts:
         return [None] * count
-    if len(texts) == 1 and alone:
+    if one_for_all and len(texts) == 1:
         return [texts[0]] * count
     if len(texts) != count:
         raise RequestError(422, f"{len(texts)} fields {name} for {count} images; expected one each")
-    return list(texts)
+    return [*texts]
 
 
 def _form_ids(service: Service, texts: list[str | None]) -> list[int | str | None]:
     """Ids of a form, which are texts, as the table has them; an empty one is none."""
-    if service.table.id_kind != "int64":
-        return [text or None for text in texts]
     ids: list[int | str | None] = []
     for text in texts:
-        if text and number_of(text) is None:
-            raise RequestError(422, f"id is {text[:60]!r}; this table has whole numbers as ids")
-        ids.append(number_of(text) if text else None)
+        item = service.id_of(text) if text else None
+        if text and item is None:
+            raise RequestError(
+                422, f"id is {text[:60]!r}; this table has {service.id_words} as ids"
+            )
+        ids.append(item)
     return ids
 
 
