@@ -39,15 +39,12 @@ STARTS = ("Input ", "Value error, ", "List ", "String ", "Dictionary ")
 class _Short(reprlib.Repr):
     """The beginning of a value: all of a large one would take long, and be cut off anyway."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
-
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
         return "{…}" if x else "{}"
 
 
 SHORT = _Short()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
 
 
 class RequestError(Exception):

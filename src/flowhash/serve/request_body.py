@@ -21,7 +21,6 @@ from flowhash.data import DRAFT_FACTOR, IMAGE_FORMATS, fit_image, small_picture
 from flowhash.extras import require
 from flowhash.serve.errors import RequestError, mistake
 
-JSON, FORM = "application/json", "multipart/form-data"
 IMAGE = "image"  # the field of a form that holds files
 FIELDS = 64  # of a form at the most, beside files
 DEPTH = 32  # of nested JSON in a payload at the most
@@ -33,28 +32,19 @@ LARGE = 1 << 16  # bytes; what is larger is read in a thread, while others are a
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def kind_of(request: Request) -> str:
-    """JSON or FORM.
+async def read_body(request: Request, timeout: float) -> bytes | None:
+    """The JSON of a request as it came; None where a form comes, for ``read_form``.
 
     Raises:
-        RequestError: 415 for anything else.
+        RequestError: 408 if it does not come, 413 if it is too large, 415 for any other type.
     """
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            kind: str = value.partition(b";")[0].strip().lower().decode("latin-1")
-            if kind in (JSON, FORM):
-                return kind
-            raise RequestError(415, f"Content-Type is {kind[:100]!r}; expected {JSON} or {FORM}")
-    raise RequestError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
-
-
-async def read_body(request: Request, timeout: float) -> bytes:
-    """The body as it came.
-
-    Raises:
-        RequestError: 408 if it does not come, 413 if it is too large.
-    """
-    with ArrivalDeadline(timeout):
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return None
+    if kind != "application/json":
+        came = f"Content-Type is {kind[:100]!r}" if kind else "there is no Content-Type"
+        raise RequestError(415, f"{came}; expected application/json or multipart/form-data")
+    with _arrival(timeout):
         first = await request.receive()
         pieces = [first.get("body", b"")]
         if first.get("more_body", False):  # most come in one piece
@@ -97,11 +87,7 @@ def _parts(body: bytes) -> int:
 
 
 def check_keys(value: dict[str, Any], name: str) -> None:
-    """Refuse an object with more names than any of ours has, before each is looked at.
-
-    Raises:
-        RequestError: 422.
-    """
+    """Refuse an object with more names than any of ours has, before each is looked at."""
     if len(value) > KEYS:
         raise RequestError(
             422, f"{name} has {len(value)} names; expected at most {KEYS}, see /openapi.json"
@@ -151,13 +137,7 @@ def number_rows(vectors: list[list[float]], size: int | None, name: str) -> NDAr
 async def read_form(
     request: Request, timeout: float, most: int, names: tuple[str, ...]
 ) -> tuple[list[tuple[str | None, bytes]], dict[str, list[str]]]:
-    """The images of a form, each with its file's name, and its texts by field.
-
-    Args:
-        request: whose body it is.
-        timeout: seconds until it must have come.
-        most: images.
-        names: the fields that may be texts.
+    """The images of a form, ``most`` at the most, each with its file's name; texts, by ``names``.
 
     Raises:
         RequestError: 400 if it is no form, 408 if it does not come, 413 if it is too large, 422 for
@@ -166,7 +146,7 @@ async def read_form(
     images: list[tuple[str | None, bytes]] = []
     texts: dict[str, list[str]] = {}
     try:
-        with ArrivalDeadline(timeout):
+        with _arrival(timeout):
             async with request.form(max_files=most, max_fields=FIELDS) as form:
                 for name, value in form.multi_items():
                     if not isinstance(value, UploadFile):
@@ -191,35 +171,32 @@ async def read_form(
     return images, texts
 
 
-class ArrivalDeadline:
+@contextmanager
+def _arrival(timeout: float) -> Iterator[None]:
     """Gives a body only so much time. Standard ones cost as much as the rest of a short request."""
+    task, late = asyncio.current_task(), False
+    assert task is not None
 
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._late = False
+    def stop() -> None:
+        nonlocal late
+        late = True
+        task.cancel()
 
-    def __enter__(self) -> None:
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._timeout, self._stop)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
-    ) -> None:
-        self._timer.cancel()
-        if self._late and kind is asyncio.CancelledError:
-            if self._task is not None and hasattr(self._task, "uncancel"):  # from Python 3.11
-                self._task.uncancel()
-            seconds = f"{self._timeout:g} s"
-            raise RequestError(
-                408, f"the body did not come within {seconds}; send it again, faster or smaller"
-            ) from error
-        if kind is ClientDisconnect:
-            raise RequestError(400, "the client left before its body had come") from error
-
-    def _stop(self) -> None:
-        self._late = True
-        if self._task is not None:
-            self._task.cancel()
+    timer = asyncio.get_running_loop().call_later(timeout, stop)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if not late:
+            raise
+        if hasattr(task, "uncancel"):  # from Python 3.11
+            task.uncancel()
+        raise RequestError(
+            408, f"the body did not come within {timeout:g} s; send it again, faster or smaller"
+        ) from error
+    except ClientDisconnect as error:
+        raise RequestError(400, "the client left before its body had come") from error
+    finally:
+        timer.cancel()
 
 
 def too_deep(value: Any, left: int = DEPTH) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,19 +37,10 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 class RequestGuard:
-    """Lets requests through to the routes, and only the right ones.
-
-    Args:
-        options: limits, address, key, names.
-        writable: whether the table can be changed.
-        metrics: count.
-        outbox: counts the bytes of answers.
-        health: notes what cannot be read.
-    """
+    """Lets requests through to the routes, and only the right ones."""
 
     def __init__(
         self,
@@ -85,9 +77,8 @@ class RequestGuard:
                 await router(scope, receive, send)
                 return
             start = time.perf_counter()
-            metrics = self.metrics
             exchange = Exchange(self, scope, receive, send)
-            metrics.running += 1
+            self.metrics.running += 1
             try:
                 self._admit(scope)
                 if scope["method"] == "HEAD":  # the server leaves the body out
@@ -101,14 +92,15 @@ class RequestGuard:
                     raise
                 await answer.response()(scope, receive, exchange.send)
             finally:
-                metrics.running -= 1
-                metrics.held -= exchange.held
+                self.metrics.running -= 1
+                self.metrics.held -= exchange.held
                 route = templates.get(scope.get("endpoint"))
                 if route is None:  # refused before it came there
                     route = scope["path"] if scope["path"] in paths else UNKNOWN
                 # Methods are words of the client's choice.
                 method = scope["method"] if scope["method"] in METHODS else UNKNOWN
-                metrics.answered(route, method, exchange.status, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                self.metrics.answered(route, method, exchange.status, seconds)
 
         return guarded
 
@@ -119,8 +111,19 @@ class RequestGuard:
             RequestError: 403 where nothing can be written, 401 without the right key.
         """
         if not self.writable:
-            raise self._refusal()
-        if self._key is not None and not hmac.compare_digest(_key_in(headers), self._key):
+            if self.options.read_only or self.options.may_write:
+                raise only_reads()
+            raise RequestError(
+                403,
+                f"this server listens on {self.options.host} without a key, and so changes "
+                "nothing; start it with an API key, or on 127.0.0.1",
+                "read_only",
+            )
+        key = headers.get("x-api-key")
+        if key is None:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            key = token.strip() if scheme.lower() == "bearer" else ""
+        if self._key is not None and not hmac.compare_digest(key.encode("latin-1"), self._key):
             raise RequestError(
                 401,
                 "this server changes its table only for those who know its key; send it as "
@@ -128,23 +131,8 @@ class RequestGuard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _refusal(self) -> RequestError:
-        if self.options.read_only or self.options.may_write:
-            return only_reads()
-        return RequestError(
-            403,
-            f"this server listens on {self.options.host} without a key, and so changes nothing; "
-            "start it with an API key, or on 127.0.0.1",
-            "read_only",
-        )
-
     def _admit(self, scope: Scope) -> None:
-        """Look at the head of a request.
-
-        Raises:
-            RequestError: 400 for more than one name or page, 403 for a name that is not ours, or
-                for another site's page, 413 for a body that is too large, 503 for one too many.
-        """
+        """Refuse by its head what is too much, too large, or not meant for this server."""
         if self.metrics.running > self.options.max_waiting and scope["path"] not in ALWAYS:
             raise busy(
                 f"{self.options.max_waiting} requests are in work, as many as this server takes; "
@@ -206,16 +194,6 @@ def _check_origin(origin: bytes, host: bytes) -> None:
             "Origin header out",
             "foreign_origin",
         )
-
-
-def _key_in(headers: Headers) -> bytes:
-    found = b""
-    for name, value in headers:
-        if name == b"x-api-key":
-            return value
-        if name == b"authorization" and value[:7].lower() == b"bearer ":
-            found = value[7:].strip()
-    return found
 
 
 class Exchange:

@@ -180,13 +180,8 @@ class SearchExecutor:
     """Answers queries from a table.
 
     Args:
-        table: that is searched.
-        encoder: makes embeddings of vectors or images; None where there is none.
-        metrics: count what was done.
         threads: of a search; None lets the table choose, but one thread for batches that are over
             in a millisecond: the other cores have requests to read.
-        outbox: counts the bytes of answers.
-        health: notes what cannot be read.
     """
 
     def __init__(
@@ -332,29 +327,22 @@ class SearchExecutor:
         lines: list[Hit] = []
         weight = 0
         for hit in chosen:
-            item = ids[hit]
-            if buckets is None:
-                lines.append(Hit.of(item, None, None, distances[hit]))
-            else:
-                size, payload = self._payload(found, row, hit, item, lost)
-                lines.append(Hit.of(item, payload, buckets[hit], distances[hit]))
-                weight += size
+            item, code, payload = ids[hit], None, None
             weight += LINE
+            if buckets is not None:
+                code = buckets[hit]
+                try:
+                    size, payload = found.payload_at(row, hit)
+                    weight += size
+                except DamagedFileError as error:  # the hit itself is sound
+                    self._health.note_item(item, error)
+                    lost.append(item)
+            lines.append(Hit.of(item, payload, code, distances[hit]))
             if weight > PIECE:
                 yield self._lines(lines, lost)
                 lines, weight = [], 0
         if lines:
             yield self._lines(lines, lost)
-
-    def _payload(
-        self, found: BatchHits, row: int, hit: int, item: int | str, lost: list[int | str]
-    ) -> tuple[int, Payload]:
-        try:
-            return found.payload_at(row, hit)
-        except DamagedFileError as error:  # the hit itself is sound
-            self._health.note_item(item, error)
-            lost.append(item)
-            return 0, None
 
     def _lines(self, lines: list[Hit], lost: list[int | str]) -> bytes:
         """Hits as JSON, without brackets."""

@@ -72,10 +72,9 @@ def run(
     options = replace(
         options, max_connections=most, max_waiting=min(options.max_waiting, max(1, most * 3 // 4))
     )
-    mode = "r+" if options.may_write else "r"
     with (
         _listening(options, backlog) as listener,
-        open_any(table_path, mode) as table,
+        open_any(table_path, "r+" if options.may_write else "r") as table,
         _polite_signals(),
     ):
         app = create_app(table, encoder, options)

@@ -44,8 +44,6 @@ class Service:
 
     Args:
         table: open; whoever opened it closes it.
-        encoder: None where there is none.
-        options: of the server.
 
     Raises:
         InputError: the table is of another encoder.
@@ -64,7 +62,7 @@ class Service:
             self.query_encoder = QueryEncoder(encoder, options.threads)
         self.outbox = Outbox(options.max_answer)
         self.health = TableHealth(table)
-        self.metrics = Metrics(self.count, lambda: self.outbox.held)
+        self.metrics = Metrics(lambda: self.count() or 0, lambda: self.outbox.held)
         self.guard = RequestGuard(options, table.writable, self.metrics, self.outbox, self.health)
         # Other engines keep their figures themselves, and know of no damage that they could tell.
         self.stats = CachedStats(table) if isinstance(table, HashTable) else table.stats
@@ -93,40 +91,24 @@ class Service:
         """Whether the encoder takes images."""
         return self.query_encoder is not None and self.query_encoder.images
 
-    @property
-    def open(self) -> bool:
-        """Whether the table can be read; nobody may have closed it."""
+    def count(self) -> int | None:
+        """How many items there are; None in a table that somebody closed."""
         try:
-            return len(self.table) >= 0
+            return len(self.table)
         except StorageError:
-            return False
-
-    def count(self) -> int:
-        """How many items there are; 0 in a table that was closed."""
-        return len(self.table) if self.open else 0
+            return None
 
     @property
     def id_words(self) -> str:
         """What the ids of the table are, in words."""
         return "whole numbers" if self.table.id_kind == "int64" else "strings"
 
-    def id_of(self, text: str) -> int | str | None:
-        """A text as an id of the table; None if it is none."""
-        if self.table.id_kind != "int64":
+    def id_of(self, text: str) -> int | str:
+        """A text as an id of the table; what is no number stays a text, which no item has then."""
+        if self.table.id_kind != "int64" or NUMBER.fullmatch(text) is None:
             return text
-        number = int(text) if NUMBER.fullmatch(text) else 1 << 63
-        return number if -(1 << 63) <= number < 1 << 63 else None
-
-    def known_id(self, text: str) -> int | str:
-        """An id in a path.
-
-        Raises:
-            RequestError: 404 for what is no id of this table.
-        """
-        known = self.id_of(text)
-        if known is None:
-            raise self.no_item(text)
-        return known
+        number = int(text)
+        return number if -(1 << 63) <= number < 1 << 63 else text
 
     def item(self, item: int | str) -> Item:
         """A stored item.
@@ -191,11 +173,7 @@ class Service:
         return size
 
     def check_batch(self, count: int, name: str) -> None:
-        """Refuse more than ``max_batch``.
-
-        Raises:
-            RequestError: 422.
-        """
+        """Refuse more than ``max_batch``."""
         most = self.options.max_batch
         if count > most:
             raise RequestError(
@@ -347,7 +325,7 @@ class Service:
 
     def _trial_queries(self) -> Iterator[SearchQuery]:
         table, random = self.table, np.random.default_rng(0)
-        encoder = None if self.query_encoder is None else self.query_encoder.encoder
+        inputs = None if self.query_encoder is None else self.query_encoder.inputs
         for count in (1, 40):  # a few queries and a batch take different kernels
             embeddings = random.normal(size=(count, table.dim)).astype(np.float32)
             order = np.tile(np.arange(table.buckets, dtype=np.int32), (count, 1))
@@ -357,8 +335,8 @@ class Service:
             if self.takes_images:
                 rows = random.integers(0, 256, (min(count, 2), *self.image_size(), 3), np.uint8)
                 yield SearchQuery(rows, None, 10, None, None, False)
-            elif encoder is not None and encoder.input_dim is not None:
-                rows = random.normal(size=(count, encoder.input_dim)).astype(np.float32)
+            elif inputs is not None:
+                rows = random.normal(size=(count, inputs)).astype(np.float32)
                 yield SearchQuery(rows, None, 10, None, None, False)
 
     async def keep_fresh(self) -> None:

@@ -18,11 +18,9 @@ from flowhash.data import LABEL, NAME, PICTURE, picture_of
 from flowhash.serve.errors import RequestError
 from flowhash.serve.request_body import (
     DEPTH,
-    FORM,
     IMAGE,
     check_keys,
     decode_and_keep,
-    kind_of,
     number_rows,
     parameters,
     parse_json,
@@ -32,7 +30,7 @@ from flowhash.serve.request_body import (
     validate,
 )
 from flowhash.serve.routes.page import cached
-from flowhash.serve.schemas.openapi import Body, Operation
+from flowhash.serve.schemas.openapi import Operation
 from flowhash.serve.schemas.requests import (
     ITEM_EXAMPLES,
     ItemForm,
@@ -67,14 +65,14 @@ async def get_item(request: Request) -> Response:
     """Get one stored item."""
     service, text = service_of(request), request.path_params["id"]
     return await service.read(
-        lambda: json_response(StoredItem.read(service.item(service.known_id(text))))
+        lambda: json_response(StoredItem.read(service.item(service.id_of(text))))
     )
 
 
 async def get_picture(request: Request) -> Response:
     """Get the small picture of a stored item."""
     service, text = service_of(request), request.path_params["id"]
-    item = await service.read(lambda: service.item(service.known_id(text)))
+    item = await service.read(lambda: service.item(service.id_of(text)))
     kept = picture_of(item.payload)
     if kept is None:
         raise RequestError(404, f"the item {text[:200]!r} has no picture")
@@ -85,7 +83,7 @@ async def get_picture(request: Request) -> Response:
 async def add_items(request: Request) -> Response:
     """Add items; the answer comes when they are on disk."""
     service = service_of(request)
-    service.guard.check_write(request.scope["headers"])  # before a body is read
+    service.guard.check_write(request.headers)  # before a body is read
     batch = await _read_batch(service, request)
     return json_response(await service.write(lambda: _add(service, batch)), 201)
 
@@ -93,10 +91,10 @@ async def add_items(request: Request) -> Response:
 async def delete_item(request: Request) -> Response:
     """Delete one item; the answer comes when that is on disk."""
     service = service_of(request)
-    service.guard.check_write(request.scope["headers"])
+    service.guard.check_write(request.headers)
 
     def work() -> Response:
-        item = service.known_id(request.path_params["id"])
+        item = service.id_of(request.path_params["id"])
         # It is not read: what is damaged can be deleted too.
         gone = item in service.table and service.table.delete([item])
         if not gone:
@@ -130,7 +128,9 @@ OPERATIONS = (
         add_items,
         Added,
         (400, 401, 408, 415, 422, 504),
-        body=Body((ItemsToAdd,), ItemForm, ITEM_EXAMPLES),
+        bodies=(ItemsToAdd,),
+        examples=ITEM_EXAMPLES,
+        form=ItemForm,
         status=201,
         needs_key=True,
     ),
@@ -164,22 +164,10 @@ class ItemBatch:
 
 
 async def _read_batch(service: Service, request: Request) -> ItemBatch:
-    if kind_of(request) == FORM:
-        return await _images(service, request)
     body = await read_body(request, service.options.timeout)
-    return await service.read(lambda: _vectors(service, _read_items(service, parse_json(body))))
-
-
-def _read_items(service: Service, value: Any) -> list[dict[str, Any]]:
-    """The items of a body; how many there are is looked at before what they are."""
-    if isinstance(value, dict):
-        check_keys(value, "the body")
-        if isinstance(value.get("items"), list):
-            service.check_batch(len(value["items"]), "items")
-    items = validate(ItemsToAdd, value).items
-    for place, item in enumerate(items):
-        check_keys(item, f"items.{place}")
-    return items
+    if body is None:
+        return await _images(service, request)
+    return await service.read(lambda: _vectors(service, parse_json(body)))
 
 
 def _add(service: Service, batch: ItemBatch) -> Added:
@@ -194,7 +182,15 @@ def _add(service: Service, batch: ItemBatch) -> Added:
     return Added(ids.tolist(), np.sort(codes, axis=1).tolist(), len(table))
 
 
-def _vectors(service: Service, given: list[dict[str, Any]]) -> ItemBatch:
+def _vectors(service: Service, value: Any) -> ItemBatch:
+    """The items of a body; how many there are is looked at before what they are."""
+    if isinstance(value, dict):
+        check_keys(value, "the body")
+        if isinstance(value.get("items"), list):
+            service.check_batch(len(value["items"]), "items")
+    given = validate(ItemsToAdd, value).items
+    for place, item in enumerate(given):
+        check_keys(item, f"items.{place}")
     raw = ["embedding" in item or "code" in item for item in given]
     if any(raw) and not all(raw):
         raise RequestError(
@@ -265,11 +261,12 @@ def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] 
 
 
 async def _images(service: Service, request: Request) -> ItemBatch:
-    """Image files with their labels: one label for all, or one each; the same for names."""
+    """Image files with their labels: one label for all, or one each."""
     options = service.options
     size = service.image_size()
     files, texts = await read_form(request, options.timeout, options.max_batch, FORM_TEXTS)
-    ids = _form_ids(service, _spread(texts, "id", len(files)))
+    known = [service.id_of(text) if text else None for text in _spread(texts, "id", len(files))]
+    ids = _ids_of(service, known)
     labels = _spread(texts, "label", len(files), one_for_all=True)
     names = _spread(texts, "name", len(files))
     images, deadline = [], service.deadline()
@@ -281,7 +278,7 @@ async def _images(service: Service, request: Request) -> ItemBatch:
         kept = {LABEL: label, NAME: shown, PICTURE: small}
         images.append(image)
         payloads.append({key: value for key, value in kept.items() if value})
-    return ItemBatch(np.stack(images), None, _ids_of(service, ids), payloads)
+    return ItemBatch(np.stack(images), None, ids, payloads)
 
 
 def _spread(
@@ -299,19 +296,6 @@ def _spread(
     if len(texts) != count:
         raise RequestError(422, f"{len(texts)} fields {name} for {count} images; expected one each")
     return [*texts]
-
-
-def _form_ids(service: Service, texts: list[str | None]) -> list[int | str | None]:
-    """Ids of a form, which are texts, as the table has them; an empty one is none."""
-    ids: list[int | str | None] = []
-    for text in texts:
-        item = service.id_of(text) if text else None
-        if text and item is None:
-            raise RequestError(
-                422, f"id is {text[:60]!r}; this table has {service.id_words} as ids"
-            )
-        ids.append(item)
-    return ids
 
 
 def _file_name(name: str | None) -> str | None:

@@ -11,18 +11,16 @@ from starlette.responses import Response
 
 from flowhash.serve.errors import SHORT, RequestError
 from flowhash.serve.request_body import (
-    FORM,
     LARGE,
     check_keys,
     decode,
-    kind_of,
     number_rows,
     parse_json,
     read_body,
     read_form,
     validate,
 )
-from flowhash.serve.schemas.openapi import Body, Operation
+from flowhash.serve.schemas.openapi import Operation
 from flowhash.serve.schemas.requests import (
     SEARCH_EXAMPLES,
     SEARCHES,
@@ -57,15 +55,17 @@ OPERATIONS = (
         search,
         SearchAnswer,
         (400, 404, 408, 415, 422, 504),
-        body=Body(tuple(SEARCHES.values()), ImageSearch, SEARCH_EXAMPLES),
+        bodies=tuple(SEARCHES.values()),
+        examples=SEARCH_EXAMPLES,
+        form=ImageSearch,
     ),
 )
 
 
 async def _read_query(service: Service, request: Request) -> SearchQuery:
-    if kind_of(request) == FORM:
-        return await _image_query(service, request)
     body = await read_body(request, service.options.timeout)
+    if body is None:
+        return await _image_query(service, request)
     if len(body) > LARGE:
         return await service.read(
             lambda: _json_query(service, _read_search(service, parse_json(body)))
@@ -81,7 +81,14 @@ def _json_query(service: Service, asked: SearchOptions) -> SearchQuery:
         return _stored_query(service, asked)
     if isinstance(asked, EmbeddingSearch):
         rows = number_rows([asked.embedding], service.table.dim, "embedding")
-        return _query(service, asked, rows, _order(service, asked.buckets))
+        buckets, most = asked.buckets, service.table.buckets
+        if max(buckets) >= most or len(set(buckets)) < len(buckets):
+            raise RequestError(
+                422,
+                f"buckets is {SHORT.repr(buckets):.60}; expected different whole numbers from 0 to "
+                f"{most - 1}, best first",
+            )
+        return _query(service, asked, rows, np.array([buckets], np.int32))
     assert isinstance(asked, VectorSearch | VectorsSearch)
     vectors = [asked.vector] if isinstance(asked, VectorSearch) else asked.vectors
     return _query(service, asked, service.encodable(vectors), None)
@@ -91,9 +98,6 @@ def _read_search(service: Service, value: Any) -> SearchOptions:
     """What is asked, by the one field that says by what.
 
     A million values are not checked to be refused.
-
-    Raises:
-        RequestError: 422 for none of them, more than one, too many, or wrong types.
     """
     if not isinstance(value, dict):
         raise RequestError(
@@ -123,17 +127,6 @@ def _read_search(service: Service, value: Any) -> SearchOptions:
             422, f"id is {SHORT.repr(item):.60}; this table has {service.id_words} as ids"
         )
     return validate(SEARCHES[given[0]], value)
-
-
-def _order(service: Service, buckets: list[int]) -> NDArray[np.int32]:
-    most = service.table.buckets
-    if max(buckets) >= most or len(set(buckets)) < len(buckets):
-        raise RequestError(
-            422,
-            f"buckets is {SHORT.repr(buckets):.60}; expected different whole numbers from 0 to "
-            f"{most - 1}, best first",
-        )
-    return np.array([buckets], np.int32)
 
 
 def _query(
