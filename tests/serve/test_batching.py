@@ -16,8 +16,7 @@ import pytest
 from flowhash.serve import search_executor
 from flowhash.serve.errors import RequestError
 from flowhash.serve.metrics import Metrics
-from flowhash.serve.query_batcher import QueryBatcher
-from flowhash.serve.search_executor import SearchExecutor, SearchQuery
+from flowhash.serve.search_executor import QueryBatcher, SearchExecutor, SearchQuery
 from flowhash.table import HashTable
 from tests.serve.conftest import Servers
 from tests.serve.servers import ACTIVE, BUCKETS, DIM, PATIENCE, finished, message_of, raw_items

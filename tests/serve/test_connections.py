@@ -367,11 +367,12 @@ def in_a_thread(most: int) -> Iterator[tuple[str, Metrics]]:
     """A server of this process that takes few connections, and closes none for being idle."""
     import uvicorn
 
-    from flowhash.serve import create_app
-    from flowhash.serve.server import Connection, ConnectionLimits
+    from flowhash.serve import ServeOptions, create_app
+    from flowhash.serve.server import Connection
     from tests.serve.test_limits import small_table
 
-    connection = type("Limited", (Connection,), {"limits": ConnectionLimits(most, 1e9, 1e9)})
+    limits = ServeOptions(max_connections=most, idle_timeout=1e9, send_timeout=1e9)
+    connection = type("Limited", (Connection,), {"limits": limits})
     app = create_app(small_table())
     config = uvicorn.Config(app, port=0, log_level="warning", http=connection)
     server = uvicorn.Server(config)

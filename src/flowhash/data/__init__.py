@@ -54,10 +54,9 @@ if TYPE_CHECKING:  # for other rooms
         NAME as NAME,
         PICTURE as PICTURE,
         PICTURE_MEDIA as PICTURE_MEDIA,
-        PICTURE_SIDE as PICTURE_SIDE,
         picture_of as picture_of,
         plain_payload as plain_payload,
-        thumbnail as thumbnail,
+        small_picture as small_picture,
     )
     from flowhash.data.item_sources import ArrayItems as ArrayItems
     from flowhash.data.labelled_data import checked_pairs as checked_pairs

@@ -82,7 +82,6 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     if not (isinstance(service.table, HashTable) and service.table.writable):
         fresh = asyncio.create_task(service.keep_fresh())
     yield
-    service.closing = True
     if fresh is not None:
         fresh.cancel()
     await asyncio.to_thread(service.close)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import reprlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
@@ -24,7 +25,6 @@ CODES = {
     404: "not_found",
     405: "method_not_allowed",
     408: "too_slow",
-    409: "conflict",
     413: "too_large",
     415: "unsupported_media_type",
     422: "invalid",
@@ -32,8 +32,6 @@ CODES = {
     503: "unavailable",
     504: "timeout",
 }
-
-
 MEMBERS = ("constrained-int", "constrained-str", "int", "str")  # pydantic's names in a union
 STARTS = ("Input ", "Value error, ", "List ", "String ", "Dictionary ")
 
@@ -41,15 +39,12 @@ STARTS = ("Input ", "Value error, ", "List ", "String ", "Dictionary ")
 class _Short(reprlib.Repr):
     """The beginning of a value: all of a large one would take long, and be cut off anyway."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
-
     def repr_dict(self, x: dict[Any, Any], level: int) -> str:
         return "{…}" if x else "{}"
 
 
 SHORT = _Short()
+SHORT.maxlevel, SHORT.maxstring, SHORT.maxother = 3, 60, 60
 
 
 class RequestError(Exception):
@@ -136,8 +131,9 @@ def _routing_error(error: HTTPException, scope: Scope) -> RequestError:
     return RequestError(error.status_code, str(error.detail), headers=error.headers)
 
 
-def mistake(errors: Sequence[Mapping[str, Any]], outer: tuple[str | int, ...] = ()) -> RequestError:
+def mistake(error: ValidationError, outer: tuple[str | int, ...]) -> RequestError:
     """What pydantic found wrong at ``outer``, the first of it in words."""
+    errors = error.errors(include_url=False, include_context=False)
     first = errors[0]
     inner = [part for depth, part in enumerate(first["loc"]) if not depth or part not in MEMBERS]
     place = ".".join(str(part)[:100] for part in (*outer, *inner)) or "the body"

@@ -13,9 +13,9 @@ MIB = 1 << 20
 LIMITS = "Limits"  # the heading of these options in the command's help
 
 
-def _option(default: Any, text: str, panel: str | None = None) -> Any:
+def _option(default: Any, text: str, panel: str | None = None, **more: Any) -> Any:
     """A setting with its default, and what the command says about it."""
-    return field(default=default, metadata={"help": text, "panel": panel})
+    return field(default=default, metadata={"help": text, "panel": panel}, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +77,7 @@ class ServeOptions(RequestLimits):
         None,
         "Needed for adding and deleting. Better in the environment or a file: other users of this "
         "machine see command lines.",
+        repr=False,  # keys do not belong into logs
     )
     read_only: bool = _option(False, "No adding, no deleting.")
     open_browser: bool = _option(False, "Open the search page in a browser.")
@@ -123,13 +124,6 @@ class ServeOptions(RequestLimits):
             raise InputError(
                 f"allowed_hosts is {self.allowed_hosts!r}; expected a tuple of host names"
             )
-
-    def __repr__(self) -> str:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        if self.api_key is not None:
-            values["api_key"] = "***"  # keys do not belong into logs
-        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        return f"ServeOptions({shown})"
 
     @property
     def limits(self) -> RequestLimits:

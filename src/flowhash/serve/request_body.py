@@ -1,24 +1,27 @@
-"""Reading what clients send: JSON and forms."""
+"""Reading what clients send: JSON, forms, and images, which anybody may have made."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 
+from flowhash.data import DRAFT_FACTOR, IMAGE_FORMATS, fit_image, small_picture
+from flowhash.extras import require
 from flowhash.serve.errors import RequestError, mistake
 
-JSON, FORM = "application/json", "multipart/form-data"
+IMAGE = "image"  # the field of a form that holds files
 FIELDS = 64  # of a form at the most, beside files
 DEPTH = 32  # of nested JSON in a payload at the most
 BODY_DEPTH = DEPTH + 4  # of a body, which has its payloads in a list of items
@@ -29,29 +32,24 @@ LARGE = 1 << 16  # bytes; what is larger is read in a thread, while others are a
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def kind_of(request: Request) -> str:
-    """JSON or FORM.
+async def read_body(request: Request, timeout: float) -> bytes | None:
+    """The JSON of a request as it came; None where a form comes, for ``read_form``.
 
     Raises:
-        RequestError: 415 for anything else.
+        RequestError: 408 if it does not come, 413 if it is too large, 415 for any other type.
     """
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            kind: str = value.partition(b";")[0].strip().lower().decode("latin-1")
-            if kind in (JSON, FORM):
-                return kind
-            raise RequestError(415, f"Content-Type is {kind[:100]!r}; expected {JSON} or {FORM}")
-    raise RequestError(415, f"there is no Content-Type; expected {JSON} or {FORM}")
-
-
-async def read_body(request: Request, timeout: float) -> bytes:
-    """The body as it came.
-
-    Raises:
-        RequestError: 408 if it does not come, 413 if it is too large.
-    """
-    with ArrivalDeadline(timeout):
-        return await _whole(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        return None
+    if kind != "application/json":
+        came = f"Content-Type is {kind[:100]!r}" if kind else "there is no Content-Type"
+        raise RequestError(415, f"{came}; expected application/json or multipart/form-data")
+    with _arrival(timeout):
+        first = await request.receive()
+        pieces = [first.get("body", b"")]
+        if first.get("more_body", False):  # most come in one piece
+            pieces += [piece async for piece in request.stream()]
+    return b"".join(pieces)
 
 
 def parse_json(body: bytes) -> Any:
@@ -88,24 +86,8 @@ def _parts(body: bytes) -> int:
     return int(np.count_nonzero(((signs == ord("[")) | (signs == ord("{"))) & outside))
 
 
-async def _whole(request: Request) -> bytes:
-    """The body; most come in one piece."""
-    first = await request.receive()
-    body: bytes = first.get("body", b"")
-    if not first.get("more_body", False):
-        return body
-    pieces = [body]
-    async for piece in request.stream():
-        pieces.append(piece)  # noqa: PERF401
-    return b"".join(pieces)
-
-
 def check_keys(value: dict[str, Any], name: str) -> None:
-    """Refuse an object with more names than any of ours has, before each is looked at.
-
-    Raises:
-        RequestError: 422.
-    """
+    """Refuse an object with more names than any of ours has, before each is looked at."""
     if len(value) > KEYS:
         raise RequestError(
             422, f"{name} has {len(value)} names; expected at most {KEYS}, see /openapi.json"
@@ -121,7 +103,7 @@ def validate(model: type[Model], value: Any, place: tuple[str | int, ...] = ()) 
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise mistake(error.errors(include_url=False, include_context=False), place) from error
+        raise mistake(error, place) from error
 
 
 def parameters(model: type[Model], request: Request) -> Model:
@@ -134,9 +116,8 @@ def parameters(model: type[Model], request: Request) -> Model:
     try:
         return model.model_validate({**request.query_params, **inside})
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        where = "path" if found[0]["loc"][0] in inside else "query"
-        raise mistake(found, (where,)) from error
+        where = "path" if error.errors()[0]["loc"][0] in inside else "query"
+        raise mistake(error, (where,)) from error
 
 
 def number_rows(vectors: list[list[float]], size: int | None, name: str) -> NDArray[np.float32]:
@@ -153,91 +134,69 @@ def number_rows(vectors: list[list[float]], size: int | None, name: str) -> NDAr
     return np.array(vectors, np.float32)
 
 
-@asynccontextmanager
-async def read_form(request: Request, timeout: float, files: int) -> AsyncIterator[FormData]:
-    """The body as a form; its files are closed at the end.
+async def read_form(
+    request: Request, timeout: float, most: int, names: tuple[str, ...]
+) -> tuple[list[tuple[str | None, bytes]], dict[str, list[str]]]:
+    """The images of a form, ``most`` at the most, each with its file's name; texts, by ``names``.
 
     Raises:
-        RequestError: 400 if it is none, 408 if it does not come, 413 if it is too large.
+        RequestError: 400 if it is no form, 408 if it does not come, 413 if it is too large, 422 for
+            a field that is not known, or if there is no image.
     """
-    with ArrivalDeadline(timeout):
-        try:
-            found = await request.form(max_files=files, max_fields=FIELDS)
-        except (HTTPException, MultiPartException) as error:  # which of them depends on the app
-            reason = error.detail if isinstance(error, HTTPException) else error.message
-            raise RequestError(400, f"the form cannot be read: {reason}", "bad_form") from error
-    try:
-        yield found
-    finally:
-        await found.close()
-
-
-class ArrivalDeadline:
-    """Gives a body only so much time. Standard ones cost as much as the rest of a short request."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
-        self._late = False
-
-    def __enter__(self) -> None:
-        self._task = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._timeout, self._stop)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
-    ) -> None:
-        self._timer.cancel()
-        if self._late and kind is asyncio.CancelledError:
-            if self._task is not None and hasattr(self._task, "uncancel"):  # from Python 3.11
-                self._task.uncancel()
-            seconds = f"{self._timeout:g} s"
-            raise RequestError(
-                408, f"the body did not come within {seconds}; send it again, faster or smaller"
-            ) from error
-        if kind is ClientDisconnect:
-            raise RequestError(400, "the client left before its body had come") from error
-
-    def _stop(self) -> None:
-        self._late = True
-        if self._task is not None:
-            self._task.cancel()
-
-
-def text_fields(found: FormData, names: tuple[str, ...]) -> dict[str, list[str]]:
-    """The texts of a form by name.
-
-    Raises:
-        RequestError: 422 for a field that is not known, or a file in place of a text.
-    """
+    images: list[tuple[str | None, bytes]] = []
     texts: dict[str, list[str]] = {}
-    for name, value in found.multi_items():
-        if isinstance(value, UploadFile):
-            continue
+    try:
+        with _arrival(timeout):
+            async with request.form(max_files=most, max_fields=FIELDS) as form:
+                for name, value in form.multi_items():
+                    if not isinstance(value, UploadFile):
+                        texts.setdefault(name, []).append(value)
+                    elif name == IMAGE:
+                        images.append((value.filename, await value.read()))
+                    else:
+                        raise RequestError(
+                            422, f"a file came as {name[:60]!r}; expected it as {IMAGE!r}"
+                        )
+    except HTTPException as error:
+        raise RequestError(400, f"the form cannot be read: {error.detail}", "bad_form") from error
+    for name in texts:
         if name not in names:
             raise RequestError(
                 422, f"the form has a field {name[:60]!r}; expected {', '.join(names)}"
             )
-        texts.setdefault(name, []).append(value)
-    return texts
-
-
-def files_of(found: FormData, name: str) -> list[UploadFile]:
-    """The files of a form.
-
-    Raises:
-        RequestError: 422 for files under another name, or none.
-    """
-    files = []
-    for field, value in found.multi_items():
-        if isinstance(value, UploadFile):
-            if field != name:
-                raise RequestError(422, f"a file came as {field[:60]!r}; expected it as {name!r}")
-            files.append(value)
-    if not files:
+    if not images:
         raise RequestError(
-            422, f"the form has no file {name!r}; send the image as a file of that name"
+            422, f"the form has no file {IMAGE!r}; send the image as a file of that name"
         )
-    return files
+    return images, texts
+
+
+@contextmanager
+def _arrival(timeout: float) -> Iterator[None]:
+    """Gives a body only so much time. Standard ones cost as much as the rest of a short request."""
+    task, late = asyncio.current_task(), False
+    assert task is not None
+
+    def stop() -> None:
+        nonlocal late
+        late = True
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(timeout, stop)
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        if not late:
+            raise
+        if hasattr(task, "uncancel"):  # from Python 3.11
+            task.uncancel()
+        raise RequestError(
+            408, f"the body did not come within {timeout:g} s; send it again, faster or smaller"
+        ) from error
+    except ClientDisconnect as error:
+        raise RequestError(400, "the client left before its body had come") from error
+    finally:
+        timer.cancel()
 
 
 def too_deep(value: Any, left: int = DEPTH) -> bool:
@@ -251,3 +210,62 @@ def too_deep(value: Any, left: int = DEPTH) -> bool:
             if isinstance(entry, list | dict)
         ]
     return bool(level)
+
+
+def decode(
+    content: bytes, size: tuple[int, int], max_pixels: int, name: str = "the image"
+) -> NDArray[np.uint8]:
+    """An image as the encoder takes it [height, width, 3].
+
+    The number of pixels is read from the head of the file before anything is decoded.
+
+    Raises:
+        RequestError: 413 for more than ``max_pixels``, 415 for other formats, 422 for damage.
+    """
+    with _image_in(content, size, max_pixels, name) as image:
+        return fit_image(image, size)
+
+
+def decode_and_keep(
+    content: bytes, size: tuple[int, int], max_pixels: int, name: str
+) -> tuple[NDArray[np.uint8], str]:
+    """What ``decode`` makes, and a small picture to store beside it."""
+    with _image_in(content, size, max_pixels, name) as image:
+        return fit_image(image, size), small_picture(image)
+
+
+@contextmanager
+def _image_in(content: bytes, size: tuple[int, int], max_pixels: int, name: str) -> Iterator[Any]:
+    pillow = require("PIL.Image", "learn")
+    try:
+        with warnings.catch_warnings():  # a large image is refused with words, not with a warning
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+            image = pillow.open(io.BytesIO(content), formats=IMAGE_FORMATS)
+        with image:
+            width, height = image.size
+            if width * height > max_pixels:
+                raise RequestError(
+                    413,
+                    f"{name} has {width} × {height} pixels; expected at most {max_pixels} in all. "
+                    "Scale it down: the encoder looks at a small version anyway",
+                    "too_many_pixels",
+                )
+            # Just as files are read, so that an image gives the same numbers wherever it is read.
+            side = DRAFT_FACTOR * max(size)
+            image.draft("RGB", (side, side))
+            image.load()
+            yield image
+    except RequestError:
+        raise
+    except pillow.DecompressionBombError as error:
+        raise RequestError(
+            413, f"{name} is made to fill the memory: {error}", "too_many_pixels"
+        ) from error
+    except pillow.UnidentifiedImageError as error:
+        raise RequestError(
+            415, f"{name} is no image of a known format; expected {', '.join(IMAGE_FORMATS)}"
+        ) from error
+    except Exception as error:  # decoders fail in many ways on what is damaged
+        raise RequestError(
+            422, f"{name} cannot be decoded ({type(error).__name__}); send it whole, or as PNG"
+        ) from error

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -36,19 +37,10 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 class RequestGuard:
-    """Lets requests through to the routes, and only the right ones.
-
-    Args:
-        options: limits, address, key, names.
-        writable: whether the table can be changed.
-        metrics: count.
-        outbox: counts the bytes of answers.
-        health: notes what cannot be read.
-    """
+    """Lets requests through to the routes, and only the right ones."""
 
     def __init__(
         self,
@@ -58,9 +50,9 @@ class RequestGuard:
         outbox: Outbox,
         health: TableHealth,
     ) -> None:
-        self._options = options
-        self._metrics = metrics
-        self._outbox = outbox
+        self.options = options
+        self.metrics = metrics
+        self.outbox = outbox
         self._health = health
         self._key = None if options.api_key is None else options.api_key.encode()
         self.see(writable)
@@ -72,7 +64,7 @@ class RequestGuard:
 
     def see(self, writable: bool) -> None:
         """Note whether the table can be changed now; the right to it may come and go."""
-        self.writable = self._options.may_write and writable
+        self.writable = self.options.may_write and writable
 
     def before(self, router: Router) -> ASGIApp:
         """The routes behind this guard. Whatever they raise is answered here, and nowhere else."""
@@ -85,9 +77,8 @@ class RequestGuard:
                 await router(scope, receive, send)
                 return
             start = time.perf_counter()
-            metrics = self._metrics
-            exchange = Exchange(scope, receive, send, self._options.max_body, metrics, self._outbox)
-            metrics.running += 1
+            exchange = Exchange(self, scope, receive, send)
+            self.metrics.running += 1
             try:
                 self._admit(scope)
                 if scope["method"] == "HEAD":  # the server leaves the body out
@@ -101,14 +92,15 @@ class RequestGuard:
                     raise
                 await answer.response()(scope, receive, exchange.send)
             finally:
-                metrics.running -= 1
-                metrics.held -= exchange.held
+                self.metrics.running -= 1
+                self.metrics.held -= exchange.held
                 route = templates.get(scope.get("endpoint"))
                 if route is None:  # refused before it came there
                     route = scope["path"] if scope["path"] in paths else UNKNOWN
                 # Methods are words of the client's choice.
                 method = scope["method"] if scope["method"] in METHODS else UNKNOWN
-                metrics.answered(route, method, exchange.status, time.perf_counter() - start)
+                seconds = time.perf_counter() - start
+                self.metrics.answered(route, method, exchange.status, seconds)
 
         return guarded
 
@@ -119,8 +111,19 @@ class RequestGuard:
             RequestError: 403 where nothing can be written, 401 without the right key.
         """
         if not self.writable:
-            raise self._refusal()
-        if self._key is not None and not hmac.compare_digest(_key_in(headers), self._key):
+            if self.options.read_only or self.options.may_write:
+                raise only_reads()
+            raise RequestError(
+                403,
+                f"this server listens on {self.options.host} without a key, and so changes "
+                "nothing; start it with an API key, or on 127.0.0.1",
+                "read_only",
+            )
+        key = headers.get("x-api-key")
+        if key is None:
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            key = token.strip() if scheme.lower() == "bearer" else ""
+        if self._key is not None and not hmac.compare_digest(key.encode("latin-1"), self._key):
             raise RequestError(
                 401,
                 "this server changes its table only for those who know its key; send it as "
@@ -128,47 +131,29 @@ class RequestGuard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    def _refusal(self) -> RequestError:
-        if self._options.read_only or self._options.may_write:
-            return only_reads()
-        return RequestError(
-            403,
-            f"this server listens on {self._options.host} without a key, and so changes nothing; "
-            "start it with an API key, or on 127.0.0.1",
-            "read_only",
-        )
-
     def _admit(self, scope: Scope) -> None:
-        """Look at the head of a request.
-
-        Raises:
-            RequestError: 400 for more than one name or page, 403 for a name that is not ours, or
-                for another site's page, 413 for a body that is too large, 503 for one too many.
-        """
-        if self._metrics.running > self._options.max_waiting and scope["path"] not in ALWAYS:
+        """Refuse by its head what is too much, too large, or not meant for this server."""
+        if self.metrics.running > self.options.max_waiting and scope["path"] not in ALWAYS:
             raise busy(
-                f"{self._options.max_waiting} requests are in work, as many as this server takes; "
+                f"{self.options.max_waiting} requests are in work, as many as this server takes; "
                 "try again in a moment"
             )
-        host, origin, length = None, None, None
+        found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
-            if name == b"host":
-                if host is not None:
-                    raise _twice("Host", host, value)
-                host = value
-            elif name == b"origin":
-                if origin is not None:
-                    raise _twice("Origin", origin, value)
-                origin = value
-            elif name == b"content-length" and length is None and value.isdigit():
-                length = value
-        host = host or b""
+            if name in (b"host", b"origin"):
+                if name in found:  # others, such as a proxy, may have looked at the other one
+                    raise _twice(name, found[name], value)
+                found[name] = value
+            elif name == b"content-length" and value.isdigit():
+                found.setdefault(name, value)
+        host, origin = found.get(b"host", b""), found.get(b"origin")
         if self._names and host not in self._known:
             self._check_host(host)
         if origin is not None and scope["method"] not in READING:
             _check_origin(origin, host)
-        most = self._options.max_body
-        if length is not None and (len(length) > 15 or int(length) > most):
+        most = self.options.max_body
+        length = found.get(b"content-length", b"0")
+        if len(length) > 15 or int(length) > most:
             raise _too_large(most)
 
     def _check_host(self, host: bytes) -> None:
@@ -187,12 +172,12 @@ class RequestGuard:
             self._known.add(host)
 
 
-def _twice(name: str, first: bytes, second: bytes) -> RequestError:
-    """Two lines where others, such as a proxy, may have looked at the other one."""
+def _twice(name: bytes, first: bytes, second: bytes) -> RequestError:
     came = " and ".join(repr(value.decode("latin-1")[:100]) for value in (first, second))
     return RequestError(
         400,
-        f"the request names more than one {name}, {came}, in its headers or its target; send one",
+        f"the request names more than one {name.decode().title()}, {came}, in its headers or its "
+        "target; send one",
         "ambiguous",
     )
 
@@ -211,38 +196,17 @@ def _check_origin(origin: bytes, host: bytes) -> None:
         )
 
 
-def _key_in(headers: Headers) -> bytes:
-    found = b""
-    for name, value in headers:
-        if name == b"x-api-key":
-            return value
-        if name == b"authorization" and value[:7].lower() == b"bearer ":
-            found = value[7:].strip()
-    return found
-
-
 class Exchange:
     """Counts the bytes of a body while they come, and those of the answer until they are sent.
 
     An answer is one message here; nothing is streamed.
     """
 
-    def __init__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        most: int,
-        metrics: Metrics,
-        outbox: Outbox,
-    ) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._most = most
-        self._metrics = metrics
-        self._outbox = outbox
-        self._head: Message | None = None
+    def __init__(self, guard: RequestGuard, scope: Scope, receive: Receive, send: Send) -> None:
+        self._most = guard.options.max_body
+        self._metrics, self._outbox = guard.metrics, guard.outbox
+        self._scope, self._receive, self._send = scope, receive, send
+        self._head: Message = {}
         self.held = 0
         self.unread = True
         self.status = 0
@@ -266,39 +230,28 @@ class Exchange:
         if message["type"] == "http.response.start":
             self._head = message  # sent with the body, which may turn out to be too large
             return
-        head, body = self._head, message.get("body", b"")
-        taken = 0
+        head, body, counted = self._head, message.get("body", b""), 0
         try:
-            if head is not None:
-                try:
-                    taken = self._taken(body)
-                except RequestError as error:
-                    response = error.response()
-                    body = response.body
-                    head["status"], head["headers"] = response.status_code, response.raw_headers
-                await self._start(head)
-            await self._pieces(body)
-        finally:
-            self._outbox.give(taken)
-
-    def _taken(self, body: bytes) -> int:
-        """Count an answer that is held until it is sent: how many bytes were counted."""
-        self._outbox.check(len(body))
-        if len(body) <= SMALL or isinstance(body, HeldAnswer):  # that one is counted already
-            return 0
-        self._outbox.take(len(body))
-        return len(body)
-
-    async def _start(self, head: Message) -> None:
-        self._head = None
+            self._outbox.check(len(body))
+            if len(body) > SMALL and not isinstance(body, HeldAnswer):  # that is counted already
+                self._outbox.take(len(body))
+                counted = len(body)
+        except RequestError as error:
+            response = error.response()
+            body = response.body
+            head["status"], head["headers"] = response.status_code, response.raw_headers
         self.status = head["status"]
-        head["headers"] = [*head.get("headers", ()), *HEADERS]
+        head["headers"] = [*head["headers"], *HEADERS]
         if self.unread and _announced(self._scope):
             head["headers"].append(CLOSE)  # the rest of the body is not waited for
-        await self._send(head)
+        try:
+            await self._send(head)
+            await self._send_body(body)
+        finally:
+            self._outbox.give(counted)
 
-    async def _pieces(self, body: bytes) -> None:
-        """Send a body; before each further piece the server waits until the client has read."""
+    async def _send_body(self, body: bytes) -> None:
+        """Before each further piece the server waits until the client has read."""
         if len(body) > SMALL:
             for start in range(0, len(body), SMALL):
                 piece = body[start : start + SMALL]
@@ -355,6 +308,29 @@ class Outbox:
         with self._lock:
             self.held -= size
 
+    def collect(self, pieces: Iterable[bytes]) -> bytes:
+        """Pieces as one answer, counted as they come and for as long as anybody has it.
+
+        Raises:
+            RequestError: 413 as soon as it is too large, 503 if there is no room for it.
+        """
+        made: list[bytes] = []
+        size = counted = 0
+        try:
+            for piece in pieces:
+                size += len(piece)
+                self.check(size)
+                if size > SMALL:
+                    self.take(size - counted)
+                    counted = size
+                made.append(piece)
+            body = b"".join(made)
+            if counted:
+                body, counted = HeldAnswer(body, self), 0
+            return body
+        finally:
+            self.give(counted)
+
     def check(self, size: int) -> None:
         """Refuse an answer that is too large.
 
@@ -374,55 +350,13 @@ class Outbox:
 class HeldAnswer(bytes):
     """A large answer: counted as held for as long as anybody has it."""
 
-    _outbox: Outbox | None = None
+    _outbox: Outbox
 
-    @classmethod
-    def of(cls, body: bytes, outbox: Outbox) -> HeldAnswer:
+    def __new__(cls, body: bytes, outbox: Outbox) -> HeldAnswer:
         """An answer whose bytes ``outbox`` has counted already."""
-        made = cls(body)
+        made = super().__new__(cls, body)
         made._outbox = outbox
         return made
 
     def __del__(self) -> None:
-        if self._outbox is not None:
-            self._outbox.give(len(self))
-
-
-class AnswerDraft:
-    """An answer while it is written, piece by piece; one that grows too large ends at once.
-
-    Args:
-        outbox: counts its bytes.
-    """
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-        self._pieces: list[bytes] = []
-        self._size = self._taken = 0
-
-    def add(self, piece: bytes) -> None:
-        """Append a piece.
-
-        Raises:
-            RequestError: 413 if the answer is too large now, 503 if there is no room for it.
-        """
-        self._size += len(piece)
-        self._outbox.check(self._size)
-        if self._size > SMALL:
-            self._outbox.take(self._size - self._taken)
-            self._taken = self._size
-        self._pieces.append(piece)
-
-    def whole(self) -> bytes:
-        """All pieces as one; what was counted for them is the answer's now."""
-        body = b"".join(self._pieces)
-        if self._taken:
-            body = HeldAnswer.of(body, self._outbox)
-            self._taken = 0
-        return body
-
-    def drop(self) -> None:
-        """Let go of the pieces, whether there was an answer or not."""
-        self._pieces.clear()
-        self._outbox.give(self._taken)
-        self._taken = 0
+        self._outbox.give(len(self))

@@ -1,10 +1,13 @@
-"""From queries to answers: encoded, searched in the table together, and written."""
+"""From queries to answers: gathered, encoded, searched in the table together, and written."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ from flowhash.errors import DamagedFileError, InputError
 from flowhash.serve.errors import RequestError
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import RequestLimits
-from flowhash.serve.request_guard import AnswerDraft, Outbox
+from flowhash.serve.request_guard import Outbox
 from flowhash.serve.schemas.responses import (
     ExhaustiveAnswer,
     Hit,
@@ -48,6 +51,8 @@ REPEATS = 3  # of a search whose time is compared; the fastest counts
 PIECE = 1 << 17  # bytes of hits, about, that are in memory before they are written
 LINE = 256  # bytes of a hit without its payload, about
 
+Work = Callable[[Sequence["SearchQuery"]], Sequence[bytes | BaseException]]
+Waiting = tuple["SearchQuery", "asyncio.Future[bytes]"]
 Payload = dict[str, Any] | None
 PayloadAt = Callable[[int, int], tuple[int, Payload]]  # of a hit, by row and column
 
@@ -77,9 +82,8 @@ class QueryEncoder:
         self.inputs = encoder.input_dim  # looked at by every request, and not quick to find
         self._device = device_of("auto")
         self._networks = encoder.networks.to(self._device).eval()
-        images = encoder.preprocessing.kind == "images"
-        self._at_once = IMAGES_AT_ONCE if images else None
-        self._threads = threads or (torch.get_num_threads() if images else 1)
+        self.images = encoder.preprocessing.kind == "images"
+        self._threads = threads or (torch.get_num_threads() if self.images else 1)
         self._local = threading.local()
 
     def __call__(self, items: NDArray[np.float32] | NDArray[np.uint8]) -> Encoded:
@@ -89,25 +93,18 @@ class QueryEncoder:
             # idly for every small product, which took eighty times as long.
             self._torch.set_num_threads(self._threads)
             self._local.told = True
-        step = self._at_once or len(items)
-        made = [self._some(items[start : start + step]) for start in range(0, len(items), step)]
-        embeddings, activations = made[0]
-        if len(made) > 1:
-            embeddings = np.concatenate([part[0] for part in made])
-            activations = np.concatenate([part[1] for part in made])
-        encoder = self.encoder
-        return self._encoded(embeddings, activations, encoder.active, encoder.fingerprint)
-
-    def _some(
-        self, items: NDArray[np.float32] | NDArray[np.uint8]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        ready = self._torch.from_numpy(self.encoder.preprocessing(items))
-        with self._torch.inference_mode():
-            made = self._networks.both(ready.to(self._device))
+        torch, encoder = self._torch, self.encoder
+        step = IMAGES_AT_ONCE if self.images else len(items)
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(items), step):
+                ready = torch.from_numpy(encoder.preprocessing(items[start : start + step]))
+                parts.append(self._networks.both(ready.to(self._device)))
             embeddings, activations = (
-                np.ascontiguousarray(part.float().cpu().numpy()) for part in made
+                _joined([np.ascontiguousarray(part.float().cpu().numpy()) for part in side])
+                for side in zip(*parts, strict=True)
             )
-        return embeddings, activations
+        return self._encoded(embeddings, activations, encoder.active, encoder.fingerprint)
 
 
 @dataclass(eq=False)
@@ -183,13 +180,8 @@ class SearchExecutor:
     """Answers queries from a table.
 
     Args:
-        table: that is searched.
-        encoder: makes embeddings of vectors or images; None where there is none.
-        metrics: count what was done.
         threads: of a search; None lets the table choose, but one thread for batches that are over
             in a millisecond: the other cores have requests to read.
-        outbox: counts the bytes of answers.
-        health: notes what cannot be read.
     """
 
     def __init__(
@@ -220,41 +212,40 @@ class SearchExecutor:
         return [answer for query in queries for answer in self.batch([query])]
 
     def _together(self, queries: Sequence[SearchQuery]) -> list[bytes | BaseException]:
-        whole = _gathered(queries)
-        order, embeddings = self._prepared(whole)
-        found = self._find(whole, order, embeddings)
+        first = queries[0]  # how the table is searched is the same for all of them
+        order, embeddings = self._prepared(queries)
+        found = self._find(first, order, embeddings)
         self._metrics.searched(len(embeddings), int(found.hits.scanned.sum()))
         # What is compared is alone, and beside the same kernel with every bucket open.
-        beside = self._find_everywhere(whole, embeddings) if whole.compare else None
+        beside = self._find_everywhere(first, embeddings) if first.compare else None
         answers: list[bytes | BaseException] = []
         start = 0
         for query in queries:
             try:
-                answers.append(self._written(query, found, start, beside))
+                pieces = self._written(query, found, start, beside)
+                answers.append(self._outbox.collect(pieces))
             except RequestError as error:  # too large; without what it has led through
                 answers.append(error.with_traceback(None))
             start += len(query)
         return answers
 
-    def _prepared(self, query: SearchQuery) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    def _prepared(
+        self, queries: Sequence[SearchQuery]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The buckets to open and the embeddings."""
-        if query.order is not None:
-            return query.order, query.rows
-        assert self._encoder is not None  # or the query would not have been accepted
-        made = self._encoder(query.rows)
-        first = None if query.at_least is not None else query.probe or self._table.active
-        return made.ordered_buckets(first), made.embeddings
+        rows = _joined([query.rows for query in queries])
+        orders = [query.order for query in queries if query.order is not None]
+        if orders:
+            return _joined(orders), rows
+        assert self._encoder is not None  # or the queries would not have been accepted
+        made, first = self._encoder(rows), queries[0]
+        wanted = None if first.at_least is not None else first.probe or self._table.active
+        return made.ordered_buckets(wanted), made.embeddings
 
     def _find(
         self, query: SearchQuery, order: NDArray[np.int32], embeddings: NDArray[np.float32]
     ) -> BatchHits:
-        """Search the table; hits, buckets and payloads are of one state of it.
-
-        Args:
-            query: how it is searched.
-            order: buckets to open [n, m].
-            embeddings: [n, dim].
-        """
+        """Search the table; hits, buckets and payloads are of one state of it."""
         table = self._table
         threads = self._threads or (None if query.is_wide(table) else 1)
         state = state_of(table) if isinstance(table, HashTable) else None
@@ -298,48 +289,33 @@ class SearchExecutor:
 
     def _written(
         self, query: SearchQuery, found: BatchHits, start: int, beside: ExhaustiveAnswer | None
-    ) -> bytes:
-        """The answer to a query whose rows begin at ``start``.
-
-        Raises:
-            RequestError: 413 if it is too large, 503 if those of others leave no room for it.
-        """
+    ) -> Iterator[bytes]:
+        """The answer to a query whose rows begin at ``start``, piece by piece."""
         lost: list[int | str] = []
         answer = SearchAnswer(
             len(self._table), round(found.milliseconds, 4), [], exhaustive=beside, damaged=lost
         )
-        draft = AnswerDraft(self._outbox)
-        try:
-            draft.add(answer.json_around("answers")[0])
-            for row in range(start, start + len(query)):
-                line = QueryAnswer(
-                    hits=[],
-                    opened=found.opened[row],
-                    scanned=int(found.hits.scanned[row]),
-                    query_picture=query.picture,
-                )
-                head, tail = line.json_around("hits")
-                draft.add(head if row == start else b"," + head)
-                comma = b""
-                for piece in self._pieces(query, found, row, lost):
-                    draft.add(comma + piece)
-                    comma = b","
-                draft.add(tail)
-            draft.add(answer.json_around("answers")[1])  # with all that was lost
-            return draft.whole()
-        finally:
-            draft.drop()
+        yield answer.json_around("answers")[0]
+        for row in range(start, start + len(query)):
+            line = QueryAnswer(
+                hits=[],
+                opened=found.opened[row],
+                scanned=int(found.hits.scanned[row]),
+                query_picture=query.picture,
+            )
+            head, tail = line.json_around("hits")
+            yield head if row == start else b"," + head
+            for number, piece in enumerate(self._hits(query, found, row, lost)):
+                yield b"," + piece if number else piece
+            yield tail
+        yield answer.json_around("answers")[1]  # with all that was lost
 
-    def _pieces(
+    def _hits(
         self, query: SearchQuery, found: BatchHits, row: int, lost: list[int | str]
     ) -> Iterator[bytes]:
         """The hits of a row as JSON, some at a time: never all of their payloads in memory.
 
-        Args:
-            query: that is answered.
-            found: by its batch.
-            row: of the batch.
-            lost: is given the ids of hits whose payload cannot be shown.
+        ``lost`` is given the ids of those whose payload cannot be shown.
         """
         count = int(found.hits.counts[row])
         ids = found.hits.ids[row, :count].tolist()
@@ -351,29 +327,22 @@ class SearchExecutor:
         lines: list[Hit] = []
         weight = 0
         for hit in chosen:
-            item = ids[hit]
-            if buckets is None:
-                lines.append(Hit.of(item, None, None, distances[hit]))
-            else:
-                size, payload = self._payload(found, row, hit, item, lost)
-                lines.append(Hit.of(item, payload, buckets[hit], distances[hit]))
-                weight += size
+            item, code, payload = ids[hit], None, None
             weight += LINE
+            if buckets is not None:
+                code = buckets[hit]
+                try:
+                    size, payload = found.payload_at(row, hit)
+                    weight += size
+                except DamagedFileError as error:  # the hit itself is sound
+                    self._health.note_item(item, error)
+                    lost.append(item)
+            lines.append(Hit.of(item, payload, code, distances[hit]))
             if weight > PIECE:
                 yield self._lines(lines, lost)
                 lines, weight = [], 0
         if lines:
             yield self._lines(lines, lost)
-
-    def _payload(
-        self, found: BatchHits, row: int, hit: int, item: int | str, lost: list[int | str]
-    ) -> tuple[int, Payload]:
-        try:
-            return found.payload_at(row, hit)
-        except DamagedFileError as error:  # the hit itself is sound
-            self._health.note_item(item, error)
-            lost.append(item)
-            return 0, None
 
     def _lines(self, lines: list[Hit], lost: list[int | str]) -> bytes:
         """Hits as JSON, without brackets."""
@@ -389,17 +358,6 @@ class SearchExecutor:
             lost.append(line.id)
             line.payload = None
             return self._lines([line], lost)
-
-
-def _gathered(queries: Sequence[SearchQuery]) -> SearchQuery:
-    """Queries of one group as one."""
-    first = queries[0]
-    if len(queries) == 1:
-        return first
-    rows = np.concatenate([query.rows for query in queries])
-    orders = [query.order for query in queries if query.order is not None]
-    order = np.concatenate(orders) if orders else None
-    return SearchQuery(rows, order, first.wanted, first.probe, first.at_least, first.payloads)
 
 
 def _search_state(
@@ -425,10 +383,12 @@ def _search_state(
         )
         for start in range(0, len(order), step)
     ]  # fmt: skip
-    places = [part for _, part in found]
-    return Hits.concatenate([part for part, _ in found]), (
-        places[0] if len(places) == 1 else np.concatenate(places)
-    )
+    return Hits.concatenate([part for part, _ in found]), _joined([places for _, places in found])
+
+
+def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One after the other, without a copy of a single one."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _payloads_of(hits: Hits) -> PayloadAt:
@@ -448,3 +408,97 @@ def _payloads_in(state: TableState, places: NDArray[np.int64]) -> PayloadAt:
         return size, segment.payload_at(there)
 
     return payload_at
+
+
+class QueryBatcher:
+    """One thread that answers concurrent queries together.
+
+    While it works on one batch, the next gathers; whoever comes to an idle server is searched at
+    once. There is no waiting for company, and no batch is larger than what has come meanwhile. Used
+    from one event loop; all of its own state is touched there only.
+
+    Args:
+        work: answers a batch, in the thread: bytes or an exception for each.
+        most: rows in a batch, unless one query alone has more.
+        timeout: seconds until a query is given up.
+        name: of the thread.
+    """
+
+    def __init__(self, work: Work, most: int, timeout: float, name: str) -> None:
+        self._work = work
+        self._most = most
+        self._timeout = timeout
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._groups: OrderedDict[Hashable, deque[Waiting]] = OrderedDict()
+        self._running = False
+
+    async def ask(self, query: SearchQuery) -> bytes:
+        """The answer to one query.
+
+        Raises:
+            RequestError: 504 when it took too long; or what the work made of the query.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bytes] = loop.create_future()
+        self._groups.setdefault(query.group, deque()).append((query, future))
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._start, loop)  # after the other requests of this moment
+        timer = loop.call_later(self._timeout, self._expire, future)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """Wait for the batch in work."""
+        self._pool.shutdown(wait=True)
+
+    def _expire(self, future: asyncio.Future[bytes]) -> None:
+        if not future.done():
+            future.set_exception(
+                RequestError(
+                    504,
+                    f"the search took longer than {self._timeout:g} s; ask for less (top, probe, "
+                    "at_least, fewer vectors), or try again when the server has less to do",
+                )
+            )
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        batch = self._next()
+        if not batch:
+            self._running = False
+            return
+        job = loop.run_in_executor(self._pool, self._work, [query for query, _ in batch])
+        job.add_done_callback(lambda done: self._finish(loop, batch, done))
+
+    def _next(self) -> list[Waiting]:
+        """Queries of the group that waits longest; those that gave up are left out."""
+        batch: list[Waiting] = []
+        rows = 0
+        while self._groups and not batch:
+            group, waiting = self._groups.popitem(last=False)
+            while waiting and (not batch or rows + len(waiting[0][0]) <= self._most):
+                query, future = waiting.popleft()
+                if not future.done():
+                    batch.append((query, future))
+                    rows += len(query)
+            if waiting:
+                self._groups[group] = waiting  # at the end: the other groups come first
+        return batch
+
+    def _finish(
+        self, loop: asyncio.AbstractEventLoop, batch: list[Waiting], job: asyncio.Future[Any]
+    ) -> None:
+        try:
+            answers = job.result()
+        except BaseException as error:  # whatever it is, those who wait are told
+            answers = [error] * len(batch)
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, bytes):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+        self._start(loop)

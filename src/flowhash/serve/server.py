@@ -17,11 +17,11 @@ import socket
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -33,9 +33,6 @@ from flowhash.serve.app import create_app
 from flowhash.serve.errors import busy
 from flowhash.serve.options import ServeOptions
 from flowhash.serve.service import Service
-
-if TYPE_CHECKING:
-    from flowhash.encoder import Encoder
 
 HEAD = 1 << 16  # bytes of a request's head at the most
 BUFFER = 1 << 14  # bytes that may wait in a connection although its answer counts as sent
@@ -64,24 +61,27 @@ def run(
     options = options or ServeOptions()
     # What is wrong with a client's form is told to the client; it is no news for the operator.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
-    encoder = _load(encoder_path)
+    encoder = None
+    if encoder_path is not None:
+        require("torch", "learn")
+        from flowhash.encoder import Encoder
+
+        encoder = Encoder.load(encoder_path)
     most, backlog = room_for_connections(options.max_connections)
     # Requests in work leave connections free for those who ask about health.
     options = replace(
         options, max_connections=most, max_waiting=min(options.max_waiting, max(1, most * 3 // 4))
     )
-    limits = ConnectionLimits(most, options.idle_timeout, options.send_timeout)
-    mode = "r+" if options.may_write else "r"
     with (
         _listening(options, backlog) as listener,
-        open_any(table_path, mode) as table,
+        open_any(table_path, "r+" if options.may_write else "r") as table,
         _polite_signals(),
     ):
         app = create_app(table, encoder, options)
         app.state.service.warm_up()  # a table that cannot be read shows here
         config = uvicorn.Config(
             app,
-            http=type("LimitedConnection", (Connection,), {"limits": limits}),
+            http=type("LimitedConnection", (Connection,), {"limits": options}),
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -93,46 +93,44 @@ def run(
             timeout_graceful_shutdown=max(1, round(2 * options.timeout)),
             backlog=backlog,
         )
-        server = _Server(config, _address(listener, options), app.state.service, limits)
+        server = _Server(config, app.state.service)
         server.run(sockets=[listener])
-        if server.failed:
+        if not server.started:
             raise InputError("the server could not start; the lines above say why")
         app.state.service.close()  # also where the server was forced to stop
 
 
 class _Server(uvicorn.Server):
-    """Says where it is once it answers."""
+    """Says where it is once it answers, and looks after its connections."""
 
-    def __init__(
-        self, config: uvicorn.Config, address: str, service: Service, limits: ConnectionLimits
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
-        self._address = address
         self._service = service
-        self._limits = limits
         service.metrics.connections = self.server_state.connections
-
-    @property
-    def failed(self) -> bool:
-        return not self.started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if not self.started:
             return
+        assert sockets  # the one that ``run`` gave
+        self._looking = asyncio.create_task(self._look_after_connections())
         options = self._service.options
-        self._looking = asyncio.create_task(
-            look_after(
-                self.server_state.connections,
-                self._limits,
-                lambda: self.should_exit,
-                options.timeout,
-            )
-        )
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        address = f"http://{host}:{sockets[0].getsockname()[1]}/"
         if not options.quiet:
-            print(f"FlowHash serves {self._address}{_note(self._service)}", flush=True)
+            print(f"FlowHash serves {address}{_note(self._service)}", flush=True)
         if options.open_browser:
-            threading.Thread(target=webbrowser.open, args=(self._address,), daemon=True).start()
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+    async def _look_after_connections(self) -> None:
+        options = self._service.options
+        while True:
+            await asyncio.sleep(min(LOOK, options.idle_timeout / 4, options.send_timeout / 4))
+            send = options.send_timeout
+            if self.should_exit:
+                send = min(send, options.timeout)
+            for connection in list(self.server_state.connections):
+                cast("Connection", connection).look(time.monotonic(), send)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.closing = True  # for those who ask /health
@@ -148,15 +146,6 @@ def _note(service: Service) -> str:
     if not service.guard.writable:
         return " (read only: the database does not let this user change the table)"
     return ""
-
-
-def _load(path: str | Path | None) -> Encoder | None:
-    if path is None:
-        return None
-    require("torch", "learn")
-    from flowhash.encoder import Encoder
-
-    return Encoder.load(path)
 
 
 @contextlib.contextmanager
@@ -178,12 +167,6 @@ def _listening(options: ServeOptions, backlog: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def _address(listener: socket.socket, options: ServeOptions) -> str:
-    port = listener.getsockname()[1]
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    return f"http://{host}:{port}/"
-
-
 @contextlib.contextmanager
 def _polite_signals() -> Iterator[None]:
     """Being told to stop is no failure: uvicorn would repeat the signal after it has stopped."""
@@ -199,25 +182,10 @@ def _polite_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """What connections may do.
-
-    Attributes:
-        most: that are open.
-        idle: seconds without a whole request head.
-        send: seconds for an answer to be read.
-    """
-
-    most: int
-    idle: float
-    send: float
-
-
 class Connection(HttpToolsProtocol):
     """One connection, whose limits are the class's."""
 
-    limits: ClassVar[ConnectionLimits]
+    limits: ClassVar[ServeOptions]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; where there are too many, the one that is idle for the longest time ends."""
@@ -226,7 +194,7 @@ class Connection(HttpToolsProtocol):
         self._head_size = 0
         self._doing: tuple[str, Any] = (WAITING, None)
         self._since = time.monotonic()  # the loop's own clock is too coarse to tell who was first
-        if len(self.connections) > self.limits.most:
+        if len(self.connections) > self.limits.max_connections:
             self._make_room()
 
     def data_received(self, data: bytes) -> None:
@@ -255,7 +223,7 @@ class Connection(HttpToolsProtocol):
         if doing != self._doing:
             self._doing, self._since = doing, now
             return
-        longest = {WAITING: self.limits.idle, SENDING: send, WORKING: math.inf}[doing[0]]
+        longest = {WAITING: self.limits.idle_timeout, SENDING: send, WORKING: math.inf}[doing[0]]
         if now - self._since > longest:
             self._end()
 
@@ -283,38 +251,20 @@ class Connection(HttpToolsProtocol):
     def _make_room(self) -> None:
         every = cast("Iterable[Connection]", self.connections)
         others = [other for other in every if other is not self and not other.leaving]
-        if len(others) < self.limits.most:
+        if len(others) < self.limits.max_connections:
             return
         idle = [other for other in others if other.cycle is None or other.cycle.response_complete]
         if idle:
             min(idle, key=lambda other: other._since)._end()
             return
         response = busy(
-            f"{self.limits.most} connections have requests in work, as many as this server takes; "
-            "try again in a moment"
+            f"{self.limits.max_connections} connections have requests in work, as many as this "
+            "server takes; try again in a moment"
         ).response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(line) for line in headers)]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))
         self.transport.close()
-
-
-async def look_after(
-    connections: Iterable[Any], limits: ConnectionLimits, closing: Callable[[], bool], last: float
-) -> None:
-    """Look at all connections again and again, for ever.
-
-    Args:
-        connections: that are open.
-        limits: of each.
-        closing: whether the server is about to end.
-        last: seconds for an answer to be read then.
-    """
-    while True:
-        await asyncio.sleep(min(LOOK, limits.idle / 4, limits.send / 4))
-        send = min(limits.send, last) if closing() else limits.send
-        for connection in list(connections):
-            connection.look(time.monotonic(), send)
 
 
 def room_for_connections(wanted: int) -> tuple[int, int]:

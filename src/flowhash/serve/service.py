@@ -19,10 +19,9 @@ from flowhash.errors import DamagedFileError, ForbiddenError, StorageError
 from flowhash.serve.errors import LOG, RequestError, new_number, only_reads
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
-from flowhash.serve.query_batcher import QueryBatcher
 from flowhash.serve.request_body import number_rows
 from flowhash.serve.request_guard import Outbox, RequestGuard
-from flowhash.serve.search_executor import QueryEncoder, SearchExecutor, SearchQuery
+from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
 from flowhash.table import HashTable, Item, state_of
 
@@ -45,8 +44,6 @@ class Service:
 
     Args:
         table: open; whoever opened it closes it.
-        encoder: None where there is none.
-        options: of the server.
 
     Raises:
         InputError: the table is of another encoder.
@@ -65,9 +62,11 @@ class Service:
             self.query_encoder = QueryEncoder(encoder, options.threads)
         self.outbox = Outbox(options.max_answer)
         self.health = TableHealth(table)
-        self.metrics = Metrics(self.count, lambda: self.outbox.held)
+        self.metrics = Metrics(lambda: self.count() or 0, lambda: self.outbox.held)
         self.guard = RequestGuard(options, table.writable, self.metrics, self.outbox, self.health)
         self.stats = table.stats  # which every table keeps until it changes
+        # Other engines know of no damage that they could tell.
+        self.noting = (self.health.met,) if isinstance(table, HashTable) else ()
         self.executor = SearchExecutor(
             table, self.query_encoder, self.metrics, options.threads, self.outbox, self.health
         )
@@ -75,7 +74,7 @@ class Service:
         self._light = QueryBatcher(self.executor.batch, *limits, "flowhash-search")
         self._heavy = QueryBatcher(self.executor.batch, *limits, "flowhash-wide")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
-        # What reads many payloads does so alone: together they would fill the memory.
+        # What reads many payloads does so one by one: together they would fill the memory.
         self._browser = ThreadPoolExecutor(1, thread_name_prefix="flowhash-browse")
         # Images have one thread of their own: a small file may take half a second to decode.
         self._decoder = ThreadPoolExecutor(1, thread_name_prefix="flowhash-decode")
@@ -90,33 +89,26 @@ class Service:
     @property
     def takes_images(self) -> bool:
         """Whether the encoder takes images."""
-        return (
-            self.query_encoder is not None
-            and self.query_encoder.encoder.preprocessing.kind == "images"
-        )
+        return self.query_encoder is not None and self.query_encoder.images
+
+    def count(self) -> int | None:
+        """How many items there are; None in a table that somebody closed."""
+        try:
+            return len(self.table)
+        except StorageError:
+            return None
 
     @property
-    def open(self) -> bool:
-        """Whether the table can be read; nobody may have closed it."""
-        try:
-            return len(self.table) >= 0
-        except StorageError:
-            return False
+    def id_words(self) -> str:
+        """What the ids of the table are, in words."""
+        return "whole numbers" if self.table.id_kind == "int64" else "strings"
 
-    def count(self) -> int:
-        """How many items there are; 0 in a table that was closed."""
-        return len(self.table) if self.open else 0
-
-    def known_id(self, text: str) -> int | str:
-        """An id in a path, which is text, as the table has them.
-
-        Raises:
-            RequestError: 404 for what is no id of this table.
-        """
-        known = number_of(text) if self.table.id_kind == "int64" else text
-        if known is None:
-            raise self.no_item(text)
-        return known
+    def id_of(self, text: str) -> int | str:
+        """A text as an id of the table; what is no number stays a text, which no item has then."""
+        if self.table.id_kind != "int64" or NUMBER.fullmatch(text) is None:
+            return text
+        number = int(text)
+        return number if -(1 << 63) <= number < 1 << 63 else text
 
     def item(self, item: int | str) -> Item:
         """A stored item.
@@ -139,8 +131,8 @@ class Service:
 
     def no_item(self, item: int | str) -> RequestError:
         """There is no item with this id."""
-        kind = "whole numbers" if self.table.id_kind == "int64" else "strings"
-        return RequestError(404, f"there is no item {item!r:.200}; ids of this table are {kind}")
+        words = self.id_words
+        return RequestError(404, f"there is no item {item!r:.200}; ids of this table are {words}")
 
     def encodable(self, vectors: list[list[float]]) -> NDArray[np.float32]:
         """Vectors that the encoder takes [n, numbers].
@@ -181,11 +173,7 @@ class Service:
         return size
 
     def check_batch(self, count: int, name: str) -> None:
-        """Refuse more than ``max_batch``.
-
-        Raises:
-            RequestError: 422.
-        """
+        """Refuse more than ``max_batch``."""
         most = self.options.max_batch
         if count > most:
             raise RequestError(
@@ -244,14 +232,15 @@ class Service:
         slow = encoded or query.compare or query.is_long() or query.is_wide(self.table)
         return await (self._heavy if slow else self._light).ask(query)
 
-    async def read(self, work: Callable[[], Result]) -> Result:
-        """Run something that reads in a thread.
+    async def read(self, work: Callable[[], Result], alone: bool = False) -> Result:
+        """Run something that reads in a thread; what reads many payloads does so ``alone``.
 
         Raises:
             RequestError: 503 while the table's server is lost, 504 when it takes too long.
         """
         self.check_reachable()
-        return await self._within(self.deadline(), self._readers, work)
+        pool = self._browser if alone else self._readers
+        return await self._within(self.deadline(), pool, work)
 
     async def damaged(self) -> tuple[int, int]:
         """How many places, and how many items' payloads, are known to be damaged still.
@@ -264,15 +253,6 @@ class Service:
             with contextlib.suppress(RequestError):
                 await self._within(soon, self._readers, self.health.look_again)
         return self.health.counts()
-
-    async def browse(self, work: Callable[[], Result]) -> Result:
-        """Run something that reads many payloads, after those of others.
-
-        Raises:
-            RequestError: 503 while the table's server is lost, 504 when it takes too long.
-        """
-        self.check_reachable()
-        return await self._within(self.deadline(), self._browser, work)
 
     async def decode(self, deadline: float, work: Callable[[], Result]) -> Result:
         """Decode an image, after those of others.
@@ -345,7 +325,7 @@ class Service:
 
     def _trial_queries(self) -> Iterator[SearchQuery]:
         table, random = self.table, np.random.default_rng(0)
-        encoder = None if self.query_encoder is None else self.query_encoder.encoder
+        inputs = None if self.query_encoder is None else self.query_encoder.inputs
         for count in (1, 40):  # a few queries and a batch take different kernels
             embeddings = random.normal(size=(count, table.dim)).astype(np.float32)
             order = np.tile(np.arange(table.buckets, dtype=np.int32), (count, 1))
@@ -355,8 +335,8 @@ class Service:
             if self.takes_images:
                 rows = random.integers(0, 256, (min(count, 2), *self.image_size(), 3), np.uint8)
                 yield SearchQuery(rows, None, 10, None, None, False)
-            elif encoder is not None and encoder.input_dim is not None:
-                rows = random.normal(size=(count, encoder.input_dim)).astype(np.float32)
+            elif inputs is not None:
+                rows = random.normal(size=(count, inputs)).astype(np.float32)
                 yield SearchQuery(rows, None, 10, None, None, False)
 
     async def keep_fresh(self) -> None:
@@ -395,14 +375,6 @@ def service_of(request: Request) -> Service:
     """The service behind a request."""
     service: Service = request.scope["app"].state.service
     return service
-
-
-def number_of(text: str) -> int | None:
-    """A text as an id of 64 bits; None if it is none."""
-    if NUMBER.fullmatch(text) is None:
-        return None
-    number = int(text)
-    return number if -(1 << 63) <= number < 1 << 63 else None
 
 
 def _try_changes(table: HashTable) -> None:

@@ -20,16 +20,13 @@ class TableHealth:
     """Remembers damage from when a request met it until the table has it no more.
 
     Nothing is searched for: whoever meets damage notes it. Used by all threads of a server.
-
-    Args:
-        table: that is served.
     """
 
     def __init__(self, table: BrowsedEngine) -> None:
         self._table = table
         # What an error says, with the segment's file that it names and the block in it, if any.
         self._places: dict[str, tuple[str, int | None]] = {}
-        self._items: dict[int | str, None] = {}
+        self._items: set[int | str] = set()
         self._lock = threading.Lock()
         self._seen: weakref.ref[TableState] | None = None
         self._looked = time.monotonic()
@@ -53,7 +50,7 @@ class TableHealth:
         with self._lock:
             if item in self._items or len(self._items) >= KNOWN:
                 return
-            self._items[item] = None
+            self._items.add(item)
         LOG.error("the payload of item %r cannot be read, hits come without it: %s", item, error)
 
     def met(self, item: int | str | None, error: DamagedFileError) -> None:
@@ -70,10 +67,9 @@ class TableHealth:
     @property
     def stale(self) -> bool:
         """Whether to look again: damage is known, and something may have mended it."""
-        if not self._places and not self._items:
-            return False
         state, seen = self._state(), self._seen
-        if state is None:  # other engines mend theirs themselves, and cannot be asked so cheaply
+        # Other engines mend theirs themselves, and cannot be asked so cheaply.
+        if state is None or not (self._places or self._items):
             return False
         changed = seen is None or seen() is not state
         return changed or time.monotonic() - self._looked >= AGAIN
@@ -84,12 +80,11 @@ class TableHealth:
         Only what is known is read, a block for each place and a payload for each item.
         """
         state = self._state()
-        with self._lock:
-            places, items = dict(self._places), list(self._items)
-            self._seen = None if state is None else weakref.ref(state)
-            self._looked = time.monotonic()
         if state is None:
             return
+        self._seen, self._looked = weakref.ref(state), time.monotonic()
+        with self._lock:
+            places, items = dict(self._places), list(self._items)
         segments = self._segments()
         mended = [
             text
@@ -100,8 +95,7 @@ class TableHealth:
         with self._lock:
             for text in mended:
                 self._places.pop(text, None)
-            for item in sound:
-                self._items.pop(item, None)
+            self._items.difference_update(sound)
 
     def _state(self) -> TableState | None:
         """The state of a table of ours, unless it was closed."""

@@ -20,7 +20,6 @@ from flowhash.serve.schemas.responses import (
     label_of,
 )
 from flowhash.serve.service import Service, service_of
-from flowhash.table import HashTable
 
 COUNTED = 5000  # items of a bucket whose classes are counted at the most
 
@@ -37,26 +36,21 @@ async def list_buckets(request: Request) -> Response:
 async def get_bucket(request: Request) -> Response:
     """Look into one bucket: its load, its classes, some of its items."""
     service, asked = service_of(request), parameters(BucketParameters, request)
-    return await service.browse(lambda: json_response(_bucket(service, asked)))
+    return await service.read(lambda: json_response(_bucket(service, asked)), alone=True)
 
 
 def _bucket(service: Service, asked: BucketParameters) -> BucketAnswer:
     """One bucket: load, purity (the share of its largest class), classes, a sample of its items.
 
     What is damaged is noted and left out: ``counted`` says of how many items the classes are.
-
-    Raises:
-        RequestError: 404 where there is no such bucket, 413 where its items are too large.
     """
     table, bucket = service.table, asked.bucket
     if not 0 <= bucket < table.buckets:
         raise RequestError(404, f"there is no bucket {bucket}; expected 0 to {table.buckets - 1}")
-    # Other engines know of no damage that they could tell.
-    met = (service.health.met,) if isinstance(table, HashTable) else ()
     counted = min(COUNTED, service.readable())
-    load, looked = table.bucket_payloads(bucket, counted, 0, *met)
+    load, looked = table.bucket_payloads(bucket, counted, 0, *service.noting)
     service.check_count(min(asked.count, load))
-    items = table.bucket_items(bucket, asked.count, asked.seed, *met)
+    items = table.bucket_items(bucket, asked.count, asked.seed, *service.noting)
     labels = Counter(label for payload in looked if (label := label_of(payload)) is not None)
     classes = sorted(labels.items(), key=lambda pair: (-pair[1], pair[0]))
     return BucketAnswer(

@@ -16,24 +16,21 @@ from starlette.responses import Response
 
 from flowhash.data import LABEL, NAME, PICTURE, picture_of
 from flowhash.serve.errors import RequestError
-from flowhash.serve.image_decoder import decode_and_keep
 from flowhash.serve.request_body import (
     DEPTH,
-    FORM,
+    IMAGE,
     check_keys,
-    files_of,
-    kind_of,
+    decode_and_keep,
     number_rows,
     parameters,
     parse_json,
     read_body,
     read_form,
-    text_fields,
     too_deep,
     validate,
 )
 from flowhash.serve.routes.page import cached
-from flowhash.serve.schemas.openapi import Body, Operation
+from flowhash.serve.schemas.openapi import Operation
 from flowhash.serve.schemas.requests import (
     ITEM_EXAMPLES,
     ItemForm,
@@ -45,11 +42,10 @@ from flowhash.serve.schemas.requests import (
     SampleParameters,
 )
 from flowhash.serve.schemas.responses import Added, Deleted, Sample, StoredItem, json_response
-from flowhash.serve.service import Service, number_of, service_of
-from flowhash.table import HashTable
+from flowhash.serve.service import Service, service_of
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-FORM_TEXTS = tuple(name for name in ItemForm.model_fields if name != "image")
+FORM_TEXTS = tuple(name for name in ItemForm.model_fields if name != IMAGE)
 PICTURE_POLICY = "default-src 'none'; sandbox"
 
 
@@ -58,29 +54,25 @@ async def sample_items(request: Request) -> Response:
     service, asked = service_of(request), parameters(SampleParameters, request)
 
     def work() -> Response:
-        table = service.table
         service.check_count(asked.count)
-        if isinstance(table, HashTable):
-            total, items = table.sample(asked.count, asked.seed, service.health.met)
-        else:
-            total, items = table.sample(asked.count, asked.seed)
+        total, items = service.table.sample(asked.count, asked.seed, *service.noting)
         return json_response(Sample(total, [StoredItem.read(item) for item in items]))
 
-    return await service.browse(work)
+    return await service.read(work, alone=True)
 
 
 async def get_item(request: Request) -> Response:
     """Get one stored item."""
     service, text = service_of(request), request.path_params["id"]
     return await service.read(
-        lambda: json_response(StoredItem.read(service.item(service.known_id(text))))
+        lambda: json_response(StoredItem.read(service.item(service.id_of(text))))
     )
 
 
 async def get_picture(request: Request) -> Response:
     """Get the small picture of a stored item."""
     service, text = service_of(request), request.path_params["id"]
-    item = await service.read(lambda: service.item(service.known_id(text)))
+    item = await service.read(lambda: service.item(service.id_of(text)))
     kept = picture_of(item.payload)
     if kept is None:
         raise RequestError(404, f"the item {text[:200]!r} has no picture")
@@ -91,7 +83,7 @@ async def get_picture(request: Request) -> Response:
 async def add_items(request: Request) -> Response:
     """Add items; the answer comes when they are on disk."""
     service = service_of(request)
-    service.guard.check_write(request.scope["headers"])  # before a body is read
+    service.guard.check_write(request.headers)  # before a body is read
     batch = await _read_batch(service, request)
     return json_response(await service.write(lambda: _add(service, batch)), 201)
 
@@ -99,10 +91,10 @@ async def add_items(request: Request) -> Response:
 async def delete_item(request: Request) -> Response:
     """Delete one item; the answer comes when that is on disk."""
     service = service_of(request)
-    service.guard.check_write(request.scope["headers"])
+    service.guard.check_write(request.headers)
 
     def work() -> Response:
-        item = service.known_id(request.path_params["id"])
+        item = service.id_of(request.path_params["id"])
         # It is not read: what is damaged can be deleted too.
         gone = item in service.table and service.table.delete([item])
         if not gone:
@@ -136,7 +128,9 @@ OPERATIONS = (
         add_items,
         Added,
         (400, 401, 408, 415, 422, 504),
-        body=Body((ItemsToAdd,), ItemForm, ITEM_EXAMPLES),
+        bodies=(ItemsToAdd,),
+        examples=ITEM_EXAMPLES,
+        form=ItemForm,
         status=201,
         needs_key=True,
     ),
@@ -170,31 +164,10 @@ class ItemBatch:
 
 
 async def _read_batch(service: Service, request: Request) -> ItemBatch:
-    """The items of a request.
-
-    Raises:
-        RequestError: what is wrong with them.
-    """
-    if kind_of(request) == FORM:
-        return await _images(service, request)
     body = await read_body(request, service.options.timeout)
-    return await service.read(lambda: _vectors(service, _read_items(service, parse_json(body))))
-
-
-def _read_items(service: Service, value: Any) -> list[dict[str, Any]]:
-    """The items of a body; how many there are is looked at before what they are.
-
-    Raises:
-        RequestError: 422 for too many, or where there are none.
-    """
-    if isinstance(value, dict):
-        check_keys(value, "the body")
-        if isinstance(value.get("items"), list):
-            service.check_batch(len(value["items"]), "items")
-    items = validate(ItemsToAdd, value).items
-    for place, item in enumerate(items):
-        check_keys(item, f"items.{place}")
-    return items
+    if body is None:
+        return await _images(service, request)
+    return await service.read(lambda: _vectors(service, parse_json(body)))
 
 
 def _add(service: Service, batch: ItemBatch) -> Added:
@@ -209,7 +182,15 @@ def _add(service: Service, batch: ItemBatch) -> Added:
     return Added(ids.tolist(), np.sort(codes, axis=1).tolist(), len(table))
 
 
-def _vectors(service: Service, given: list[dict[str, Any]]) -> ItemBatch:
+def _vectors(service: Service, value: Any) -> ItemBatch:
+    """The items of a body; how many there are is looked at before what they are."""
+    if isinstance(value, dict):
+        check_keys(value, "the body")
+        if isinstance(value.get("items"), list):
+            service.check_batch(len(value["items"]), "items")
+    given = validate(ItemsToAdd, value).items
+    for place, item in enumerate(given):
+        check_keys(item, f"items.{place}")
     raw = ["embedding" in item or "code" in item for item in given]
     if any(raw) and not all(raw):
         raise RequestError(
@@ -259,20 +240,15 @@ def _payload(item: NewItem, place: int) -> dict[str, Any] | None:
 
 
 def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] | None:
-    """The ids to store; None lets the table count.
-
-    Raises:
-        RequestError: 422 for ids of the wrong kind, or for some items only.
-    """
+    """The ids to store; None lets the table count."""
     strings = service.table.id_kind != "int64"
     if all(item is None for item in given):
         return [uuid.uuid4().hex for _ in given] if strings else None
-    kind, words = (str, "strings") if strings else (int, "whole numbers")
     for place, item in enumerate(given):
-        if not isinstance(item, kind):
+        if not isinstance(item, str if strings else int):
             raise RequestError(
                 422,
-                f"items.{place}.id is {item!r:.80}; this table has {words} as ids. Give "
+                f"items.{place}.id is {item!r:.80}; this table has {service.id_words} as ids. Give "
                 "every item one, or none",
             )
         if isinstance(item, str) and CONTROL.search(item):
@@ -285,52 +261,41 @@ def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] 
 
 
 async def _images(service: Service, request: Request) -> ItemBatch:
-    """Image files with their labels: one label for all, or one each; the same for names."""
+    """Image files with their labels: one label for all, or one each."""
     options = service.options
     size = service.image_size()
-    async with read_form(request, options.timeout, options.max_batch) as found:
-        files = files_of(found, "image")
-        texts = text_fields(found, FORM_TEXTS)
-        contents = [(file.filename, await file.read()) for file in files]
-    ids = _form_ids(service, _spread(texts.get("id", []), len(files), "id", alone=False))
-    labels = _spread(texts.get("label", []), len(files), "label")
-    names = _spread(texts.get("name", []), len(files), "name", alone=False)
-    images, payloads, deadline = [], [], service.deadline()
-    for (filename, content), label, name in zip(contents, labels, names, strict=True):
+    files, texts = await read_form(request, options.timeout, options.max_batch, FORM_TEXTS)
+    known = [service.id_of(text) if text else None for text in _spread(texts, "id", len(files))]
+    ids = _ids_of(service, known)
+    labels = _spread(texts, "label", len(files), one_for_all=True)
+    names = _spread(texts, "name", len(files))
+    images, deadline = [], service.deadline()
+    payloads: list[dict[str, Any] | None] = []
+    for (filename, content), label, name in zip(files, labels, names, strict=True):
         shown = name or _file_name(filename)
         limits = (size, options.max_pixels, shown or "the image")
         image, small = await service.decode(deadline, partial(decode_and_keep, content, *limits))
         kept = {LABEL: label, NAME: shown, PICTURE: small}
         images.append(image)
         payloads.append({key: value for key, value in kept.items() if value})
-    rows = np.stack(images)
-    return ItemBatch(rows, None, _ids_of(service, ids), list(payloads))
+    return ItemBatch(np.stack(images), None, ids, payloads)
 
 
-def _spread(texts: list[str], count: int, name: str, alone: bool = True) -> list[str | None]:
-    """One text for each file; ``alone``: a single one is for all."""
+def _spread(
+    fields: dict[str, list[str]], name: str, count: int, one_for_all: bool = False
+) -> list[str | None]:
+    """The text of each file in a field of the form."""
+    texts = fields.get(name, [])
     for text in texts:
         if len(text) > 1024:
             raise RequestError(422, f"{name} has {len(text)} characters; expected at most 1024")
     if not texts:
         return [None] * count
-    if len(texts) == 1 and alone:
+    if one_for_all and len(texts) == 1:
         return [texts[0]] * count
     if len(texts) != count:
         raise RequestError(422, f"{len(texts)} fields {name} for {count} images; expected one each")
-    return list(texts)
-
-
-def _form_ids(service: Service, texts: list[str | None]) -> list[int | str | None]:
-    """Ids of a form, which are texts, as the table has them; an empty one is none."""
-    if service.table.id_kind != "int64":
-        return [text or None for text in texts]
-    ids: list[int | str | None] = []
-    for text in texts:
-        if text and number_of(text) is None:
-            raise RequestError(422, f"id is {text[:60]!r}; this table has whole numbers as ids")
-        ids.append(number_of(text) if text else None)
-    return ids
+    return [*texts]
 
 
 def _file_name(name: str | None) -> str | None:

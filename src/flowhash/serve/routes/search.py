@@ -6,26 +6,21 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import Response
 
 from flowhash.serve.errors import SHORT, RequestError
-from flowhash.serve.image_decoder import decode
 from flowhash.serve.request_body import (
-    FORM,
     LARGE,
     check_keys,
-    files_of,
-    kind_of,
+    decode,
     number_rows,
     parse_json,
     read_body,
     read_form,
-    text_fields,
     validate,
 )
-from flowhash.serve.schemas.openapi import Body, Operation
+from flowhash.serve.schemas.openapi import Operation
 from flowhash.serve.schemas.requests import (
     SEARCH_EXAMPLES,
     SEARCHES,
@@ -43,6 +38,7 @@ from flowhash.serve.service import Service, service_of
 LARGEST_ANSWER = 100_000  # hits in one answer
 FORM_TEXTS = tuple(SearchOptions.model_fields)
 WORDS = {"true": True, "false": False}  # no others: they are what the schema says
+KINDS = {list: "a list", str: "a text", type(None): "null"}
 
 
 async def search(request: Request) -> Response:
@@ -59,20 +55,17 @@ OPERATIONS = (
         search,
         SearchAnswer,
         (400, 404, 408, 415, 422, 504),
-        body=Body(tuple(SEARCHES.values()), ImageSearch, SEARCH_EXAMPLES),
+        bodies=tuple(SEARCHES.values()),
+        examples=SEARCH_EXAMPLES,
+        form=ImageSearch,
     ),
 )
 
 
 async def _read_query(service: Service, request: Request) -> SearchQuery:
-    """The query of a request.
-
-    Raises:
-        RequestError: what is wrong with it.
-    """
-    if kind_of(request) == FORM:
-        return await _image_query(service, request)
     body = await read_body(request, service.options.timeout)
+    if body is None:
+        return await _image_query(service, request)
     if len(body) > LARGE:
         return await service.read(
             lambda: _json_query(service, _read_search(service, parse_json(body)))
@@ -84,28 +77,33 @@ async def _read_query(service: Service, request: Request) -> SearchQuery:
 
 
 def _json_query(service: Service, asked: SearchOptions) -> SearchQuery:
-    if isinstance(asked, VectorSearch):
-        return _query(service, asked, service.encodable([asked.vector]), None)
-    if isinstance(asked, VectorsSearch):
-        return _query(service, asked, service.encodable(asked.vectors), None)
+    if isinstance(asked, IdSearch):
+        return _stored_query(service, asked)
     if isinstance(asked, EmbeddingSearch):
         rows = number_rows([asked.embedding], service.table.dim, "embedding")
-        return _query(service, asked, rows, _order(service, asked.buckets))
-    assert isinstance(asked, IdSearch)
-    return _stored_query(service, asked)
+        buckets, most = asked.buckets, service.table.buckets
+        if max(buckets) >= most or len(set(buckets)) < len(buckets):
+            raise RequestError(
+                422,
+                f"buckets is {SHORT.repr(buckets):.60}; expected different whole numbers from 0 to "
+                f"{most - 1}, best first",
+            )
+        return _query(service, asked, rows, np.array([buckets], np.int32))
+    assert isinstance(asked, VectorSearch | VectorsSearch)
+    vectors = [asked.vector] if isinstance(asked, VectorSearch) else asked.vectors
+    return _query(service, asked, service.encodable(vectors), None)
 
 
 def _read_search(service: Service, value: Any) -> SearchOptions:
     """What is asked, by the one field that says by what.
 
     A million values are not checked to be refused.
-
-    Raises:
-        RequestError: 422 for none of them, more than one, too many, or wrong types.
     """
     if not isinstance(value, dict):
         raise RequestError(
-            422, f'the body is {_kind(value)}; expected an object, such as {{"id": 17}}'
+            422,
+            f"the body is {KINDS.get(type(value), 'a number')}; expected an object, such as "
+            '{"id": 17}',
         )
     given = [name for name in SEARCHES if name in value]
     if len(given) != 1:
@@ -118,38 +116,17 @@ def _read_search(service: Service, value: Any) -> SearchOptions:
     check_keys(value, "the body")
     if isinstance(value.get("vectors"), list):
         service.check_batch(len(value["vectors"]), "vectors")
-    if isinstance(value.get("buckets"), list):
-        _check_count(service, len(value["buckets"]))
-    if "id" in value:
-        _check_id(service, value["id"])
-    return validate(SEARCHES[given[0]], value)
-
-
-def _check_id(service: Service, item: Any) -> None:
-    if type(item) not in (int, str):  # one of the wrong kind is just not there
-        words = "whole numbers" if service.table.id_kind == "int64" else "strings"
-        raise RequestError(422, f"id is {SHORT.repr(item):.60}; this table has {words} as ids")
-
-
-def _check_count(service: Service, count: int) -> None:
-    most = service.table.buckets
-    if count > most:
-        raise RequestError(422, f"{count} buckets came; the table has {most}. Name each once")
-
-
-def _kind(value: Any) -> str:
-    return {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")
-
-
-def _order(service: Service, buckets: list[int]) -> NDArray[np.int32]:
-    most = service.table.buckets
-    if max(buckets) >= most or len(set(buckets)) < len(buckets):
+    buckets, most = value.get("buckets"), service.table.buckets
+    if isinstance(buckets, list) and len(buckets) > most:
         raise RequestError(
-            422,
-            f"buckets is {SHORT.repr(buckets):.60}; expected different whole numbers from 0 to "
-            f"{most - 1}, best first",
+            422, f"{len(buckets)} buckets came; the table has {most}. Name each once"
         )
-    return np.array([buckets], np.int32)
+    item = value.get("id", 0)
+    if type(item) not in (int, str):  # one of the wrong kind is just not there
+        raise RequestError(
+            422, f"id is {SHORT.repr(item):.60}; this table has {service.id_words} as ids"
+        )
+    return validate(SEARCHES[given[0]], value)
 
 
 def _query(
@@ -181,12 +158,12 @@ def _query(
 def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
     """A stored item as a query: its embedding, in its own buckets."""
     item = service.item(asked.id)
-    probe = asked.probe or service.table.active
-    if probe > service.table.active:
+    active = service.table.active
+    if asked.probe is not None and asked.probe > active:
         raise RequestError(
             422,
-            f"probe is {probe}; a search by id opens the item's own {service.table.active} "
-            "buckets, and of no other is known how near it is. Leave probe out, or send a vector",
+            f"probe is {asked.probe}; a search by id opens the item's own {active} buckets, and of "
+            "no other is known how near it is. Leave probe out, or send a vector",
         )
     query = _query(service, asked, item.embedding[None], item.code[None])
     query.without = item.id
@@ -197,26 +174,24 @@ def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
 async def _image_query(service: Service, request: Request) -> SearchQuery:
     options = service.options
     size = service.image_size()
-    async with read_form(request, options.timeout, 1) as found:
-        asked = _asked(found)
-        content = await files_of(found, "image")[0].read()
+    images, texts = await read_form(request, options.timeout, 1, FORM_TEXTS)
+    asked, (_, content) = _form_options(texts), images[0]
     image = await service.decode(
         service.deadline(), lambda: decode(content, size, options.max_pixels)
     )
     return _query(service, asked, image[None], None)
 
 
-def _asked(found: FormData) -> SearchOptions:
+def _form_options(fields: dict[str, list[str]]) -> SearchOptions:
     """The options of a form, whose values are all texts."""
     values: dict[str, Any] = {}
-    for name, texts in text_fields(found, FORM_TEXTS).items():
+    for name, texts in fields.items():
         text = texts[-1].strip().lower()
         if text in ("", "null"):
             continue
         if name in ("payloads", "compare"):
             values[name] = WORDS.get(text, text)
         else:
-            values[name] = (
-                int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
-            )
+            number = text.isascii() and text.isdigit() and len(text) < 19
+            values[name] = int(text) if number else text
     return validate(SearchOptions, values)

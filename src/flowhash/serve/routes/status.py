@@ -62,7 +62,8 @@ async def get_health(request: Request) -> Response:
     if service.broken:
         reason = f"the server's log has the reason under {service.number}"
         raise RequestError(503, f"the table cannot be read; {reason}", "storage")
-    if not service.open:
+    count = service.count()
+    if count is None:
         raise RequestError(503, "the table was closed; start the server again", "storage")
     places, items = await service.damaged()
     if places:
@@ -73,7 +74,7 @@ async def get_health(request: Request) -> Response:
             "The server's log and `flowhash table check` name them",
             "damaged",
         )
-    return json_response(Health("damaged" if items else "ok", service.count(), items))
+    return json_response(Health("damaged" if items else "ok", count, items))
 
 
 async def get_metrics(request: Request) -> Response:

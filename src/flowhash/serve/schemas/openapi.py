@@ -55,21 +55,6 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
-class Body:
-    """What a request brings.
-
-    Attributes:
-        json: the models, one of which it is.
-        form: or a form of this model.
-        examples: of the former.
-    """
-
-    json: tuple[type[BaseModel], ...]
-    form: type[BaseModel]
-    examples: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Operation:
     """A route with what its callers are told. The endpoint's name and docstring are its own.
 
@@ -80,7 +65,9 @@ class Operation:
         answer: the model of what it answers with; None where that is no JSON.
         errors: statuses besides those that every operation has.
         parameters: of path and query.
-        body: of the request.
+        bodies: the models, one of which the request's JSON is.
+        examples: of them.
+        form: the model of a form that it may be instead.
         status: of success.
         needs_key: where there is one.
         others: responses that are no JSON, by status.
@@ -92,7 +79,9 @@ class Operation:
     answer: type[ApiAnswer] | None = None
     errors: tuple[int, ...] = ()
     parameters: type[BaseModel] | None = None
-    body: Body | None = None
+    bodies: tuple[type[BaseModel], ...] = ()
+    examples: dict[str, Any] = field(default_factory=dict)
+    form: type[BaseModel] | None = None
     status: int = 200
     needs_key: bool = False
     others: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -101,16 +90,6 @@ class Operation:
     def route(self) -> Route:
         """What Starlette finds it by."""
         return Route(self.path, self.endpoint, methods=[self.method])
-
-    def models(self) -> list[tuple[type, Any]]:
-        """All models, each with the direction in which it is used."""
-        inwards: list[type] = []
-        if self.body is not None:
-            inwards = [*self.body.json, self.body.form]
-        outwards: list[type] = [Failure] if self.answer is None else [Failure, self.answer]
-        return [(model, "validation") for model in inwards] + [
-            (model, "serialization") for model in outwards
-        ]
 
     def described(self) -> dict[str, Any]:
         """The operation in the document."""
@@ -122,14 +101,14 @@ class Operation:
         }
         if self.parameters is not None:
             told["parameters"] = self._parameters(self.parameters)
-        if self.body is not None:
-            refers = [_refer(model) for model in self.body.json]
+        if self.form is not None:
+            refers = [_refer(model) for model in self.bodies]
             schema = refers[0] if len(refers) == 1 else {"oneOf": refers}
             told["requestBody"] = {
                 "required": True,
                 "content": {
-                    "application/json": {"schema": schema, "examples": self.body.examples},
-                    "multipart/form-data": {"schema": _refer(self.body.form)},
+                    "application/json": {"schema": schema, "examples": self.examples},
+                    "multipart/form-data": {"schema": _refer(self.form)},
                 },
             }
         told["responses"] = {str(status): each for status, each in self._responses().items()}
@@ -172,23 +151,19 @@ def _json(text: str, model: type, example: ApiAnswer) -> dict[str, Any]:
 def document(
     operations: Sequence[Operation], table: BrowsedEngine, options: ServeOptions, inputs: int | None
 ) -> dict[str, Any]:
-    """The document of a server.
-
-    Args:
-        operations: of all routes.
-        table: that is served; its sizes are in the document.
-        options: with the limits.
-        inputs: numbers of a vector that the encoder takes; None if that is not known.
-    """
+    """The document of a server; ``inputs`` are the numbers of a vector to encode, where known."""
     paths: dict[str, Any] = {}
+    inwards: list[type] = [NewVector, NewEmbedding]
+    outwards: list[type] = [Failure]
     for operation in operations:
         path = paths.setdefault(operation.route.path_format, {})
         path[operation.method.lower()] = operation.described()
-    models = [model for operation in operations for model in operation.models()]
-    models += [(NewVector, "validation"), (NewEmbedding, "validation")]
+        inwards += [*operation.bodies, *([operation.form] if operation.form else [])]
+        outwards += [operation.answer] if operation.answer else []
+    modes: dict[type, Any] = dict.fromkeys(inwards, "validation")
+    modes |= dict.fromkeys(outwards, "serialization")
     _, defined = TypeAdapter.json_schemas(
-        [(model, mode, TypeAdapter(model)) for model, mode in dict.fromkeys(models)],
-        ref_template=REF,
+        [(model, mode, TypeAdapter(model)) for model, mode in modes.items()], ref_template=REF
     )
     schemas = defined["$defs"]
     _add_limits(schemas, table, options, inputs)
