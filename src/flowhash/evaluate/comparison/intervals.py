@@ -52,7 +52,7 @@ def _values(row: Row, sums: NDArray[np.float64]) -> Draws:
     found = {
         f"pr{top}": 100 * sums[:, place] / (top * row.queries) for place, top in enumerate(TOPS)
     }
-    others = row.suf * row.scanned if row.scanned else row.suf / row.queries  # see _Sums._speed_up
+    others = row.suf * row.scanned if row.scanned else row.suf / row.queries  # see measure's SUF
     return {**found, "suf": others * row.queries / np.maximum(sums[:, -1], 1)}
 
 
