@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from flowhash.data import Splits
-from flowhash.evaluate.comparison.all_methods import passes_of
+from flowhash.evaluate.comparison.comparison import passes_of
 from flowhash.evaluate.reproduction.experiment_plan import CPU_WORDS, PAPER_WORDS, make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
 from flowhash.learn import Schedule, make_loss, preset

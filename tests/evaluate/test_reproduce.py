@@ -16,7 +16,7 @@ from flowhash.data.item_sources import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.evaluate import METHODS, Row, paper_experiment, read_rows, reproduce
-from flowhash.evaluate.comparison.all_methods import passes_of
+from flowhash.evaluate.comparison.comparison import passes_of
 from flowhash.evaluate.output.write_results import write_reproduction
 from flowhash.evaluate.reproduction import trained_networks as heads_room
 from flowhash.evaluate.reproduction.encoding_cache import Encodings
