@@ -28,7 +28,7 @@ from benchmarks.estimator.data import Data, cifar_embeddings, from_file, synthet
 from benchmarks.measurement import RESULTS, in_turns, machine, seconds
 from flowhash.codes import topk_codes
 from flowhash.estimator import FlowHasher
-from flowhash.evaluate import fit_classifier
+from flowhash.evaluate import fit_classifier, flat_index
 from flowhash.quality import LabelledTable, Queries, measure
 
 TOPS = (1, 4, 16)
@@ -110,9 +110,7 @@ def hashers(data: Data, turns: int) -> tuple[list[list[Any]], FlowHasher]:
 
 def flat_row(data: Data) -> list[Any]:
     """Exhaustive search."""
-    index = faiss.IndexFlatL2(data.train.shape[1])
-    index.add(data.train)
-    ids = index.search(data.test, max(TOPS))[1]
+    ids = flat_index(data.train).search(data.test, max(TOPS))[1]
     return ["exhaustive", *(precision(ids[:, :top], data) for top in TOPS), 1.0, None]
 
 
@@ -158,8 +156,7 @@ def classifier_rows(data: Data) -> list[list[Any]]:
 def timings(data: Data, hasher: FlowHasher, turns: int) -> list[str]:
     """Seconds of a search, and the ratio to FlowHasher's in the same turn."""
     asked = data.test[:TIMED]
-    flat = faiss.IndexFlatL2(data.train.shape[1])
-    flat.add(data.train)
+    flat = flat_index(data.train)
     brute = NearestNeighbors(algorithm="brute").fit(data.train)
     work: dict[str, Callable[[], object]] = {
         "FlowHasher.kneighbors, k = 1": lambda: hasher.kneighbors(asked, 16),

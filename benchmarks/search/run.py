@@ -27,6 +27,7 @@ from benchmarks.measurement import in_turns, seconds
 from benchmarks.search.data import Data, clustered, glove
 from benchmarks.search.report import write_report
 from flowhash import HashTable
+from flowhash.evaluate import add_to_lists, flat_index, list_index
 
 THREADS = 2  # as the room's __init__ says for FAISS
 TOP = 16
@@ -64,23 +65,15 @@ class Peer:
 
     def __init__(self, data: Data) -> None:
         self.data = data
-        rows, dim = data.vectors.shape
-        self.quantiser = faiss.IndexFlatL2(dim)
-        self.quantiser.add(data.centres)
-        self.index = faiss.IndexIVFFlat(self.quantiser, dim, len(data.centres))
+        self.index = list_index(data.centres)
         self.index.nprobe = data.active
-        self.numbers = np.arange(rows)
-        self.lists = [np.ascontiguousarray(data.codes[:, k], np.int64) for k in range(data.active)]
+        self.lists = np.asfortranarray(data.codes, np.int64)  # as FAISS takes them: not timed
         self.opened = np.ascontiguousarray(data.order, np.int64)
         self.nearness = np.zeros(self.opened.shape, np.float32)
 
     def add(self) -> None:
         """Add every item to its lists, which are given."""
-        for lists in self.lists:
-            self.index.add_core(
-                len(self.numbers), faiss.swig_ptr(self.data.vectors), faiss.swig_ptr(self.numbers),
-                faiss.swig_ptr(lists), None,
-            )  # fmt: skip
+        add_to_lists(self.index, self.data.vectors, self.lists)
 
     def search(self, part: slice) -> tuple[NDArray[Any], NDArray[Any]]:
         """The nearest TOP of the union of the lists; with k > 1 copies have to be removed."""
@@ -210,8 +203,7 @@ def recall(found: NDArray[Any], truth: NDArray[Any]) -> float:
 def search_flat(data: Data) -> dict[str, Any]:
     """FAISS Flat, exact, on the whole batch; its threads are warm, and it runs once: it is slow."""
     print(f"FAISS Flat on {len(data.vectors):,} × {len(data.queries):,} …", flush=True)
-    index = faiss.IndexFlatL2(data.vectors.shape[1])
-    index.add(data.vectors)
+    index = flat_index(data.vectors)
     answer: list[Any] = []
     index.search(data.queries[:100], TOP)
     taken = seconds(lambda: answer.append(index.search(data.queries, TOP)))

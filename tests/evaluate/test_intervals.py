@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from flowhash.evaluate.comparison.intervals import over_seeds, place_of, seeds_interval
+from flowhash.evaluate.comparison.intervals import over_seeds, seeds_interval
 from flowhash.evaluate.results import Row, group_seeds, lead_over, leads_all
 
 FIELDS = ("pr1", "pr4", "pr16", "suf")
@@ -22,7 +22,7 @@ def row(method: str, k: int | None, seed: int) -> Row:
 def made(rows: list[Row], draws: int, level: dict[str, float], seed: int) -> dict[Any, Any]:
     rng = np.random.default_rng(seed)
     return {
-        place_of(each): {
+        each.place: {
             name: level.get(each.method, 0.0) + 3 * each.seed + rng.normal(size=draws)
             for name in FIELDS
         }

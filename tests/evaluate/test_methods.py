@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import faiss
@@ -28,9 +29,8 @@ from flowhash.evaluate import (
     TopDimensions,
     VectorQuantisation,
 )
-from flowhash.evaluate.comparison import methods as methods_room, methods as rooms, search_clock
-from flowhash.evaluate.comparison.all_methods import run_all
-from flowhash.evaluate.comparison.example_queries import some_buckets
+from flowhash.evaluate.comparison import faiss_index, methods as methods_room, methods as rooms
+from flowhash.evaluate.comparison.comparison import EncodedSource, run_all, some_buckets
 from flowhash.evaluate.comparison.methods import fit_centroids, fit_classifier
 
 
@@ -105,36 +105,21 @@ def test_inverted_lists_answer_as_faiss_does() -> None:
     assert trial.row.k == 1
 
 
-class _Source:
+class _Source(EncodedSource):
     def __init__(self, database: Side, queries: Side | None, train: Side | None) -> None:
-        self.sides = database, queries, train
+        self.database, self.queries, self.training = database, queries, train
 
-    def database(self, active: int | None) -> Side:
-        return self.sides[0]
-
-    def queries(self, active: int | None) -> Side | None:
-        return self.sides[1]
+    def sides(self, active: int | None) -> tuple[Side, Side | None]:
+        return self.database, self.queries
 
     def train(self) -> Side | None:
-        return self.sides[2]
+        return self.training
 
-    def passes(self) -> int:
-        return 1
-
-    def shared(self, active: int) -> bool:
-        return False
-
-    def ranked(self) -> bool:
-        return True
-
-    def alone(self, active: int) -> bool:
-        return True
-
-    def other_length(self) -> str | None:
-        return None
-
-    def scored_apart(self) -> bool:
-        return False
+    def encoder(self, active: int | None) -> Any:
+        """Base and hash network that share nothing, of outputs that have length one."""
+        base = SimpleNamespace(passes_through=False, backbone=None)
+        apart = SimpleNamespace(shared=False)
+        return SimpleNamespace(base=base, hash=SimpleNamespace(unit=True), networks=apart)
 
 
 class _Turned(_Source):
@@ -146,12 +131,9 @@ class _Turned(_Source):
         turned = np.roll(side.activations, 3 * active, axis=1)
         return Side(side.embeddings, side.labels, turned, side.scores)
 
-    def database(self, active: int | None) -> Side:
-        return self._turned(self.sides[0], active)
-
-    def queries(self, active: int | None) -> Side | None:
-        asked = self.sides[1]
-        return None if asked is None else self._turned(asked, active)
+    def sides(self, active: int | None) -> tuple[Side, Side | None]:
+        asked = None if self.queries is None else self._turned(self.queries, active)
+        return self._turned(self.database, active), asked
 
 
 def test_pictures_have_the_answers_of_their_own_network() -> None:
@@ -170,8 +152,10 @@ def test_pictures_have_the_answers_of_their_own_network() -> None:
 
 def test_where_the_hash_network_ranks_th_is_left_out() -> None:
     class Alone(_Source):
-        def ranked(self) -> bool:
-            return False
+        def encoder(self, active: int | None) -> Any:
+            made = super().encoder(active)
+            made.base, made.hash = None, made.base
+            return made
 
     _, trials = run_all("test", Alone(clusters(60), None, None), (1,), 8, 6)
     assert "th" not in {trial.row.method for trial in trials}
@@ -186,7 +170,7 @@ def test_without_faiss_there_is_no_time_of_it(monkeypatch: Any) -> None:
     def require(module: str, extra: str) -> Any:
         raise MissingExtraError(f"no {module}")
 
-    monkeypatch.setattr(search_clock, "require", require)
+    monkeypatch.setattr(faiss_index, "require", require)
     comparison = Comparison("test", clusters(60), None, 6)
     row = comparison.run(InvertedLists(8, 10.0, True)).row
     assert row.flat is None
@@ -376,11 +360,8 @@ def test_intervals_are_those_of_scipy() -> None:
 class _Other(_Source):
     """With embeddings of another length, λ = 0's activations and a classifier's own network."""
 
-    def other_length(self) -> str | None:
-        return "raw"
-
-    def scored_apart(self) -> bool:
-        return True
+    other_length = "raw"
+    scored_apart = True
 
 
 def test_rows_by_the_other_length_and_without_a_penalty(monkeypatch: Any) -> None:

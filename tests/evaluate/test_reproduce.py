@@ -16,7 +16,7 @@ from flowhash.data.item_sources import ArrayItems
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.evaluate import METHODS, Row, paper_experiment, read_rows, reproduce
-from flowhash.evaluate.comparison.all_methods import passes_of
+from flowhash.evaluate.comparison.comparison import passes_of
 from flowhash.evaluate.output.write_results import write_reproduction
 from flowhash.evaluate.reproduction import trained_networks as heads_room
 from flowhash.evaluate.reproduction.encoding_cache import Encodings
@@ -244,14 +244,14 @@ def test_the_encoder_is_whole(finished: Finished, pictures: Splits, tmp_path: Pa
     found = encoder.encode(splits.test)
     kept = trainings.encoded(splits.test, "test", encoder.hash)
     np.testing.assert_allclose(found.activations, kept, atol=1e-5)
-    ranked = trainings.encoded(splits.test, "test", trainings.base())
+    ranked = trainings.encoded(splits.test, "test", trainings.base)
     np.testing.assert_allclose(found.embeddings, ranked, atol=1e-5)
     encoder.save(tmp_path / "encoder")
     again = Encoder.load(tmp_path / "encoder")
     assert again.fingerprint == encoder.fingerprint
     # The classifier is stage 1's: after its few steps it does better than chance, 1 of 20.
-    embeddings = trainings.encoded(splits.train, "train", trainings.base())
-    scores = trainings.classifier().scores(embeddings)
+    embeddings = trainings.encoded(splits.train, "train", trainings.base)
+    scores = trainings.classifier.scores(embeddings)
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.12
 
 
@@ -260,7 +260,7 @@ def test_the_start_is_what_algorithm_1_begins_with(
 ) -> None:
     plan = make_plan("cifar100", "triplet", "cpu", 0, pictures.train.classes)
     trainings = Trainings(plan, pictures, tmp_path / "seed-0", quiet=True)
-    trainings.classifier()
+    assert trainings.classifier.weights.size  # fitted, before anything is watched
     begun: list[Any] = []
     original = stages_room.train_stage
 
@@ -301,9 +301,9 @@ def test_a_base_without_classes_gets_a_classifier(pictures: Splits, tmp_path: Pa
     )  # fmt: skip
     splits = pictures
     trainings = Trainings(replace(plan, base=settings, hash=settings), splits, tmp_path, quiet=True)
-    classifier = trainings.classifier()
+    classifier = trainings.classifier
     assert classifier.weights.shape == (splits.train.classes, 8)
-    scores = classifier.scores(trainings.encoded(splits.train, "train", trainings.base()))
+    scores = classifier.scores(trainings.encoded(splits.train, "train", trainings.base))
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.3
     assert trainings.encoder(1).active == 1
 

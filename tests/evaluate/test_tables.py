@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,13 @@ import numpy as np
 import pytest
 
 from flowhash.errors import InputError
-from flowhash.evaluate.output.markdown_latex import (
-    SPECIAL,
-    escape_latex,
-    latex,
-    markdown,
-    unseen,
-)
 from flowhash.evaluate.output.result_grid import SPACE, terminal_grid
+from flowhash.evaluate.output.result_tables import (
+    SPECIAL,
+    UNSEEN,
+    escape_latex,
+    result_tables as markdown,
+)
 from flowhash.evaluate.paper_numbers import paper_rows
 from flowhash.evaluate.results import (
     Row,
@@ -35,6 +35,8 @@ from flowhash.evaluate.results import (
 )
 
 Table = dict[tuple[str, str], dict[str, str]]
+latex = partial(markdown, form="latex")
+unseen = partial(markdown, names=UNSEEN)
 
 
 def row(method: str, table: str = "test", k: int | None = 1, **changes: Any) -> Row:

@@ -46,7 +46,14 @@ if TYPE_CHECKING:
         measure as measure,
     )
 
-if TYPE_CHECKING:  # for other rooms
+if TYPE_CHECKING:  # for other rooms and the benchmarks
+    from flowhash.evaluate.comparison.faiss_index import (
+        FLAT_PAIRS as FLAT_PAIRS,
+        add_to_lists as add_to_lists,
+        flat_index as flat_index,
+        list_index as list_index,
+    )
+    from flowhash.evaluate.comparison.methods import fit_classifier as fit_classifier
     from flowhash.evaluate.output.paper_figures import (
         measure_solver as measure_solver,
         solver_figure as solver_figure,
@@ -57,9 +64,11 @@ if TYPE_CHECKING:  # for other rooms
         terminal_grid as terminal_grid,
     )
     from flowhash.evaluate.output.write_results import (
+        machine as machine,
         write_evaluation as write_evaluation,
         write_reproduction as write_reproduction,
     )
+    from flowhash.evaluate.reproduction.encoding_cache import Encodings as Encodings
     from flowhash.evaluate.reproduction.experiment_plan import make_plan as make_plan
     from flowhash.evaluate.reproduction.trained_networks import Trainings as Trainings
     from flowhash.evaluate.results import (
@@ -67,10 +76,5 @@ if TYPE_CHECKING:  # for other rooms
         lead_over as lead_over,
         leads_all as leads_all,
     )
-
-if TYPE_CHECKING:  # for the benchmarks
-    from flowhash.evaluate.comparison.methods import fit_classifier as fit_classifier
-    from flowhash.evaluate.output.write_results import machine as machine
-    from flowhash.evaluate.reproduction.encoding_cache import Encodings as Encodings
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from flowhash.data import LabelledItems, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.evaluate.comparison.all_methods import EncodedSource, Say, run_all
-from flowhash.evaluate.comparison.comparison import TOPS
-from flowhash.evaluate.comparison.example_queries import Draw, picture, some_buckets, some_examples
+from flowhash.evaluate.comparison.comparison import (
+    TOPS,
+    Draw,
+    EncodedSource,
+    Say,
+    picture,
+    run_all,
+    some_buckets,
+    some_examples,
+)
 from flowhash.evaluate.comparison.methods import Side, fit_classifier
 from flowhash.evaluate.results import Outcome
-from flowhash.networks import EmbeddingNetwork
 
 
 def evaluate(
@@ -56,11 +62,10 @@ def evaluate(
             f"expected at least {max(TOPS)} to search, and one to ask: give more data"
         )
     began = time.perf_counter()
-    sides = _encoded(encoders, splits.train, asked, device, progress)
+    last = "validation" if splits.test is None else "test"
+    sides = _encoded(encoders, {"train": splits.train, last: asked}, device, progress)
     outcome = Outcome(class_names=splits.train.class_names)
-    last = "test"
     if splits.test is None:
-        last = "validation"
         outcome.words = (
             "There is no test split. The items that are asked are those on which the checkpoint "
             "was chosen, so that the numbers flatter FlowHash a little.",
@@ -83,11 +88,10 @@ def evaluate(
     pictured = list(places)[-1]
     for table, (items, queries) in places.items():
         say(f"search the {table} table")
+        train = None if table == "train" else sides["train"]
         source = _KeptSource(
-            encoders, sides["train" if table == "train" else "test"],
-            None if queries is None else sides["test"],
-            None if table == "train" else sides["train"],
-        )  # fmt: skip
+            encoders, sides[table], None if queries is None else sides[last], train
+        )
         actives = [one.active for one in encoders]
         comparison, trials = run_all(table, source, actives, buckets, items.classes, seed, say)
         outcome.rows += [trial.row for trial in trials]
@@ -114,16 +118,12 @@ Sides = dict[int, Side]  # by k: the same items, with the activations of one has
 
 
 def _encoded(
-    encoders: Sequence[Encoder],
-    train: LabelledItems,
-    asked: LabelledItems,
-    device: str,
-    progress: bool,
+    encoders: Sequence[Encoder], splits: Mapping[str, LabelledItems], device: str, progress: bool
 ) -> dict[str, Sides]:
-    """Both splits, with the scores of a classifier that is fitted on one of them."""
+    """Splits, with the scores of a classifier that is fitted on the first of them."""
     sides: dict[str, Sides] = {}
     classifier = None
-    for name, items in (("train", train), ("test", asked)):
+    for name, items in splits.items():
         found = [one.encode(items, device=device, progress=progress) for one in encoders]
         embeddings = found[0].embeddings
         if not all(np.allclose(one.embeddings, embeddings, 1e-4, 1e-5) for one in found):
@@ -132,7 +132,7 @@ def _encoded(
                 "train(base=...) makes them"
             )
         if classifier is None:
-            classifier = fit_classifier(embeddings, train.labels, train.classes)
+            classifier = fit_classifier(embeddings, items.labels, items.classes)
         scores = classifier.scores(embeddings)
         sides[name] = {
             encoder.active: Side(embeddings, items.labels, one.activations, scores)
@@ -151,21 +151,12 @@ class _KeptSource(EncodedSource):
         self.first = encoders[0].active
         self.items, self.asked, self.training = items, asked, train
 
-    def database(self, active: int | None) -> Side:
-        return self.items[active or self.first]
-
-    def queries(self, active: int | None) -> Side | None:
-        return None if self.asked is None else self.asked[active or self.first]
+    def sides(self, active: int | None) -> tuple[Side, Side | None]:
+        k = active or self.first
+        return self.items[k], None if self.asked is None else self.asked[k]
 
     def train(self) -> Side | None:
         return None if self.training is None else self.training[self.first]
 
-    def encoder(self, active: int) -> Encoder:
-        return self.encoders[active]
-
-    def ranker(self) -> EmbeddingNetwork:
-        encoder = self.encoders[self.first]
-        return encoder.base or encoder.hash
-
-    def ranked(self) -> bool:
-        return self.encoders[self.first].base is not None
+    def encoder(self, active: int | None) -> Encoder:
+        return self.encoders[active or self.first]

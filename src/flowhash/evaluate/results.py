@@ -46,6 +46,7 @@ TABLES = {
 Leads = dict[str, dict[str, list[float]]]  # by rival and quantity: an interval
 Draws = dict[str, NDArray[np.float64]]  # by quantity: its value in each draw of the queries
 Key = tuple[str, str, int | None]  # method, table, k
+Place = tuple[str, str, int | None, int]  # method, table, k, seed
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,21 @@ class Row:
     leads: Leads = field(default_factory=dict, hash=False)
     over_seeds: Leads = field(default_factory=dict, hash=False)
 
+    @property
+    def place(self) -> Place:
+        """What tells it from all other rows of an experiment."""
+        return self.method, self.table, self.k, self.seed
+
+    @property
+    def microseconds(self) -> float:
+        """Wall-clock of the search of one query, as tables show it."""
+        return 1e6 * self.seconds
+
+    @property
+    def over_flat(self) -> float | None:
+        """How many times faster than FAISS Flat, in the same run."""
+        return self.flat / self.seconds if self.flat is not None and self.seconds > 0 else None
+
     def to_json(self) -> dict[str, Any]:
         """As a plain dict."""
         return dataclasses.asdict(self)
@@ -134,9 +150,6 @@ class Row:
         """From what ``to_json`` gave; fields of a newer FlowHash are passed over."""
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})
-
-
-Value = Callable[[Row], float | None]
 
 
 @dataclass(frozen=True)
@@ -176,19 +189,21 @@ class MergedRow:
         """What must be known of it; where seeds differ, all of it."""
         return "; ".join(dict.fromkeys(row.note for row in self.rows if row.note))
 
-    def measure(self, value: Value) -> Measure | None:
-        """Mean and deviation of what ``value`` reads from a row; None if no row has it."""
-        found = [value(row) for row in self.rows]
-        known = [number for number in found if number is not None and not math.isnan(number)]
+    def values(self, name: str) -> list[float]:
+        """A quantity of the rows, a field's or property's name, where they have it."""
+        found = [getattr(row, name) for row in self.rows]
+        return [float(value) for value in found if value is not None and not math.isnan(value)]
+
+    def measure(self, name: str) -> Measure | None:
+        """Mean and deviation of a quantity; None if no row has it."""
+        known = self.values(name)
         if not known:
             return None
-        if len(known) == 1:
-            return Measure(float(known[0]))
-        return Measure(float(np.mean(known)), float(np.std(known, ddof=1)))
+        return Measure(float(np.mean(known)), float(np.std(known, ddof=1)) if known[1:] else None)
 
-    def mean(self, value: Value) -> float | None:
+    def mean(self, name: str) -> float | None:
         """The mean alone."""
-        found = self.measure(value)
+        found = self.measure(name)
         return None if found is None else found.mean
 
 
@@ -270,14 +285,9 @@ def rivals(row: Row, rows: Iterable[Row]) -> list[Row]:
 def compared(row: Row, rows: Iterable[Row]) -> list[Row]:
     """Whom the difference of a row is taken to: its rivals, and for FlowHash itself with λ = 0."""
     rows = list(rows)
-    free = [
-        other
-        for other in rows
-        if row.method == "flowhash"
-        and (other.method, other.table, other.seed, other.k)
-        == ("flowhash-free", row.table, row.seed, row.k)
-    ]
-    return [*rivals(row, rows), *free]
+    free = ("flowhash-free", row.table, row.k, row.seed)
+    ours = row.method == "flowhash"
+    return [*rivals(row, rows), *(other for other in rows if ours and other.place == free)]
 
 
 def lead_over(rows: Sequence[Row], name: str, field: str) -> tuple[float, float] | None:
@@ -405,7 +415,7 @@ class Outcome:
 
     Attributes:
         rows: of all seeds, tables, methods and k.
-        draws: of each row, by method, table, k and seed: what each draw of the queries gave.
+        draws: of each row, by its ``place``: what each draw of the queries gave.
         buckets: pictures of the first seed's test table, at the smallest k.
         examples: queries of the same.
         curves: of the first seed's trainings.
@@ -417,7 +427,7 @@ class Outcome:
     """
 
     rows: list[Row] = field(default_factory=list)
-    draws: dict[tuple[str, str, int | None, int], Draws] = field(default_factory=dict)
+    draws: dict[Place, Draws] = field(default_factory=dict)
     buckets: list[Buckets] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)

@@ -18,15 +18,16 @@ if TYPE_CHECKING:
         purity as purity,
         scanned_variance as scanned_variance,
     )
-    from flowhash.quality.labelled_table import LabelledTable as LabelledTable, Queries as Queries
     from flowhash.quality.paired_bootstrap import (
         percentile_interval as percentile_interval,
         resampled_sums as resampled_sums,
     )
     from flowhash.quality.retrieval_metrics import (
         Exact as Exact,
+        LabelledTable as LabelledTable,
         Measured as Measured,
         Quality as Quality,
+        Queries as Queries,
         exact_answers as exact_answers,
         measure as measure,
         search_quality as search_quality,

@@ -1,4 +1,4 @@
-"""Precision, recall and what a search scans, by the paper's rules, for queries in blocks."""
+"""Precision, recall and what the search of a labelled table scans, by the paper's rules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,114 @@ from numpy.typing import NDArray
 from flowhash.codes import ordered_buckets, topk_codes
 from flowhash.errors import InputError
 from flowhash.quality.bucket_purity import normalised_information
-from flowhash.quality.labelled_table import LabelledTable, Queries
-from flowhash.table import Hits
+from flowhash.table import HashTable, Hits
 
 QUERIES_AT_ONCE = 4096
 HITS_AT_ONCE = 4_000_000  # of all queries of a block together, so that memory stays small
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """A block of queries.
+
+    Attributes:
+        activations: [q, d]; the largest k are the buckets that are opened.
+        embeddings: [q, dim], to rank by.
+        labels: [q].
+        own: where each query is itself in the table, the position at which it was added [q]; None
+            where queries are not in the table.
+    """
+
+    activations: NDArray[np.float32]
+    embeddings: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    own: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        arrays = (self.activations, self.embeddings, self.labels, self.own)
+        if len({len(array) for array in arrays if array is not None}) > 1:
+            raise InputError(
+                f"there are {len(self.activations)} activations, {len(self.embeddings)} embeddings "
+                f"and {len(self.labels)} labels of queries; expected one of each a query"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, chosen: slice | NDArray[np.bool_] | NDArray[np.int64]) -> Queries:
+        """Some of the queries."""
+        own = None if self.own is None else self.own[chosen]
+        return Queries(self.activations[chosen], self.embeddings[chosen], self.labels[chosen], own)
+
+
+class LabelledTable:
+    """A hash table in memory whose items have labels; blocks of items are added to it.
+
+    Args:
+        buckets: d.
+        dim: numbers in an embedding.
+        active: k.
+        classes: how many there are.
+    """
+
+    def __init__(self, buckets: int, dim: int, active: int, classes: int) -> None:
+        self.table = HashTable.create(buckets=buckets, dim=dim, active=active)
+        self.buckets, self.active = buckets, active
+        self.counts = np.zeros((classes, buckets), np.int64)
+        self._labels: list[NDArray[np.int64]] = []
+        self._codes: list[NDArray[np.int32]] = []
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def add(
+        self,
+        codes: NDArray[np.int32],
+        embeddings: NDArray[np.float32],
+        labels: NDArray[np.int64],
+    ) -> None:
+        """Add a block of items: codes [n, k], embeddings [n, dim], labels [n]."""
+        labels = np.asarray(labels, np.int64)
+        if labels.size and not (labels.min() >= 0 and labels.max() < len(self.counts)):
+            raise InputError(
+                f"labels go from {labels.min()} to {labels.max()}; expected 0 to "
+                f"{len(self.counts) - 1}"
+            )
+        self.table.add(codes, embeddings, np.arange(len(self), len(self) + len(labels)))
+        pairs = labels[:, None] * self.buckets + codes
+        counts = np.bincount(pairs.ravel(), minlength=self.counts.size)
+        self.counts += counts.reshape(self.counts.shape)
+        self._labels.append(labels)
+        self._codes.append(codes)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Of all items [n], by position."""
+        if len(self._labels) != 1:
+            self._labels = [np.concatenate([np.zeros(0, np.int64), *self._labels])]
+        return self._labels[0]
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """Of all items [n, k], by position."""
+        if len(self._codes) != 1:
+            empty = np.zeros((0, self.active), np.int32)
+            self._codes = [np.concatenate([empty, *self._codes])]
+        return self._codes[0]
+
+    @property
+    def loads(self) -> NDArray[np.int64]:
+        """Items in each bucket [d]."""
+        return np.asarray(self.counts.sum(axis=0))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Items of each class [classes]."""
+        return np.asarray(self.counts.sum(axis=1)) // self.active
+
+    def compact(self) -> None:
+        """Bring all blocks together: the fastest to search."""
+        self.table.compact()
 
 
 @dataclass(frozen=True)
@@ -110,12 +213,12 @@ def measure(
     probe = index.active if probe is None else probe
     if not 1 <= probe <= index.buckets:
         raise InputError(f"probe is {probe}; expected 1 to {index.buckets}, the number of buckets")
-    sums = _Sums(tops, probe)
-    for block in _in_pieces(blocks, _depth(index, tops, average)):
-        _QueryBlock(index, block, sums, exact, average).count()
-    if sums.queries == 0:
+    found = _Measurement(index, tops, probe, exact, average)
+    for block in _in_pieces(blocks, found.depth):
+        found.add(block)
+    if found.queries == 0:
         raise InputError("there are no queries; expected one or more")
-    return sums.measured(len(index))
+    return found.measured()
 
 
 def search_quality(
@@ -164,15 +267,10 @@ def exact_answers(
         seen += len(block)
         for piece in _in_pieces([chosen], top + 1):
             order = np.tile(np.arange(index.buckets, dtype=np.int32), (len(piece), 1))
-            spare = 0 if piece.own is None else 1
-            deep = min(top + spare, len(index))
+            deep = min(top + (piece.own is not None), len(index))
             found = index.table.search(order, piece.embeddings, top=deep, probe=index.buckets)
             parts.append(_others(found, piece.own).ids[:, :top])
     return Exact(every, np.concatenate(parts))
-
-
-def _depth(index: LabelledTable, tops: tuple[int, ...], average: bool) -> int:
-    return max(max(tops), int(index.sizes.max()) if average else 0) + 1
 
 
 def _in_pieces(blocks: Iterable[Queries], depth: int) -> Iterator[Queries]:
@@ -188,24 +286,44 @@ def _others(found: Hits, own: NDArray[np.int64] | None) -> Hits:
     return found if own is None else found.without(own)
 
 
-@dataclass
-class _Sums:
-    """What adds up over the blocks."""
+class _Measurement:
+    """What adds up over the blocks of queries."""
 
-    tops: tuple[int, ...]
-    probe: int
-    queries: int = 0
-    itself: bool = False
-    counts: list[NDArray[np.unsignedinteger]] = field(default_factory=list)
-    right: dict[int, list[NDArray[np.unsignedinteger]]] = field(default_factory=dict)
-    opened: dict[int, int] = field(default_factory=dict)
-    agreed: dict[int, int] = field(default_factory=dict)
-    compared: int = 0
-    average: float = 0.0
-    averaged: int = 0
+    def __init__(
+        self,
+        index: LabelledTable,
+        tops: tuple[int, ...],
+        probe: int,
+        exact: Exact | None,
+        average: bool,
+    ) -> None:
+        self.index, self.tops, self.probe = index, tops, probe
+        self.exact, self.average = exact, average
+        self.depth = max(max(tops), int(index.sizes.max()) if average else 0) + 1
+        self.queries, self.itself = 0, False
+        self.counts: list[NDArray[np.unsignedinteger]] = []
+        self.right: dict[int, list[NDArray[np.unsignedinteger]]] = {top: [] for top in tops}
+        self.opened, self.agreed = dict.fromkeys(tops, 0), dict.fromkeys(tops, 0)
+        self.compared = self.averaged = 0
+        self.averages = 0.0
 
-    def measured(self, items: int) -> Measured:
-        others = items - self.itself
+    def add(self, block: Queries) -> None:
+        """Search at the plain k once, and again for the queries that found too little."""
+        order = ordered_buckets(block.activations)
+        self._check(block, order)
+        deep = min(self.depth, len(self.index))
+        found = self.index.table.search(order, block.embeddings, top=deep, probe=self.probe)
+        found = _others(found, block.own)
+        for top in self.tops:
+            self._count_top(block, order, top, found)
+        if self.average:
+            self._count_average(block, found.ids)
+        self.counts.append(found.scanned.astype(np.min_scalar_type(len(self.index))))
+        self.itself = block.own is not None
+        self.queries += len(block)
+
+    def measured(self) -> Measured:
+        """All blocks together."""
         right = {top: np.concatenate(parts) for top, parts in self.right.items()}
         counts = np.concatenate(self.counts)
         scanned = int(counts.sum(dtype=np.int64))
@@ -213,129 +331,93 @@ class _Sums:
             self.queries,
             {top: int(found.sum(dtype=np.int64)) / (top * self.queries)
              for top, found in right.items()},
-            self._speed_up(others, scanned),
-            {top: self._speed_up(others, opened) for top, opened in self.opened.items()},
+            self._speed_up(scanned),
+            {top: self._speed_up(opened) for top, opened in self.opened.items()},
             scanned / self.queries,
             {top: agreed / (top * self.compared) for top, agreed in self.agreed.items()}
             if self.compared
             else None,
-            self.average / self.averaged if self.averaged else None,
+            self.averages / self.averaged if self.averaged else None,
             right,
             counts,
         )  # fmt: skip
 
-    def _speed_up(self, others: int, scanned: int) -> float:
+    def _speed_up(self, scanned: int) -> float:
         # Where nobody finds anything it is still finite: as if one query had found one item.
-        return others * self.queries / max(scanned, 1)
+        return (len(self.index) - self.itself) * self.queries / max(scanned, 1)
 
-
-class _QueryBlock:
-    """One block of queries on its way through the table."""
-
-    def __init__(
-        self,
-        index: LabelledTable,
-        queries: Queries,
-        sums: _Sums,
-        exact: Exact | None,
-        average: bool,
-    ) -> None:
-        self.index, self.queries, self.sums = index, queries, sums
-        self.exact, self.average = exact, average
-        self.spare = 0 if queries.own is None else 1
-        others = len(index) - self.spare
-        if max(sums.tops) > others:
+    def _check(self, block: Queries, order: NDArray[np.int32]) -> None:
+        itself, items = block.own is not None, len(self.index)
+        if max(self.tops) > items - itself:
             raise InputError(
-                f"there are {len(index)} items and Pr@{max(sums.tops)} is asked for; expected more "
-                "items"
+                f"there are {items} items and Pr@{max(self.tops)} is asked for; expected more items"
             )
-        if sums.queries and sums.itself != bool(self.spare):
+        if self.queries and self.itself != itself:
             raise InputError(
                 "some blocks of queries have own and others have not; expected one way"
             )
-        labels = queries.labels
-        if len(labels) and not (labels.min() >= 0 and labels.max() < len(index.counts)):
+        labels, classes = block.labels, len(self.index.counts)
+        if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
             raise InputError(
                 f"labels of queries go from {labels.min()} to {labels.max()}; expected 0 to "
-                f"{len(index.counts) - 1}, as in the table"
+                f"{classes - 1}, as in the table"
             )
-        self.order = ordered_buckets(queries.activations)
-        self._check_own()
-
-    def count(self) -> None:
-        """Search at the plain k once, and again for the queries that found too little."""
-        sums, queries = self.sums, self.queries
-        deep = min(_depth(self.index, sums.tops, self.average), len(self.index))
-        found = self.index.table.search(self.order, queries.embeddings, top=deep, probe=sums.probe)
-        found = _others(found, queries.own)
-        ids, scanned = found.ids, found.scanned
-        for top in sums.tops:
-            self._count_top(top, ids[:, :top], scanned)
-        if self.average:
-            self._count_average(ids)
-        sums.counts.append(scanned.astype(np.min_scalar_type(len(self.index))))
-        sums.itself = self.spare == 1
-        sums.queries += len(queries)
-
-    def _count_top(self, top: int, ids: NDArray[np.int64], scanned: NDArray[np.int64]) -> None:
-        sums, queries = self.sums, self.queries
-        few = np.flatnonzero(scanned < top)
-        if few.size:
-            ids, scanned = ids.copy(), scanned.copy()
-            wanted = top + self.spare
-            more = self.index.table.search(
-                self.order[few], queries.embeddings[few], top=wanted, probe=sums.probe,
-                at_least=wanted,
-            )  # fmt: skip
-            own = None if queries.own is None else queries.own[few]
-            more = _others(more, own)
-            ids[few], scanned[few] = more.ids, more.scanned
-        same = self.index.labels[np.maximum(ids, 0)] == queries.labels[:, None]
-        right = (same & (ids >= 0)).sum(axis=1, dtype=np.min_scalar_type(top))
-        sums.right.setdefault(top, []).append(right)
-        sums.opened[top] = sums.opened.get(top, 0) + int(scanned.sum())
-        self._count_recall(top, ids)
-
-    def _count_recall(self, top: int, ids: NDArray[np.int64]) -> None:
-        if self.exact is None:
+        if block.own is None:
             return
-        every = self.exact.every
-        rows = np.arange(-self.sums.queries % every, len(ids), every)
-        places = (self.sums.queries + rows) // every
-        if (len(places) and places[-1] >= len(self.exact.ids)) or self.exact.ids.shape[1] < top:
-            raise InputError(
-                f"exact has {len(self.exact.ids)} answers of {self.exact.ids.shape[1]} items; "
-                f"expected one for every {every}. query, of {top} items at least"
-            )
-        truth = self.exact.ids[places, :top]
-        both = (ids[rows][:, :, None] == truth[:, None, :]).any(axis=2)
-        self.sums.agreed[top] = self.sums.agreed.get(top, 0) + int(both.sum())
-        if top == self.sums.tops[0]:
-            self.sums.compared += len(rows)
-
-    def _count_average(self, ids: NDArray[np.int64]) -> None:
-        """AP@R: the mean over the first R places of the precision at each right one."""
-        wanted = self.index.sizes[self.queries.labels] - self.spare
-        asked = wanted > 0
-        ids, wanted = ids[asked][:, : int(wanted.max(initial=0))], wanted[asked]
-        same = self.index.labels[np.maximum(ids, 0)] == self.queries.labels[asked][:, None]
-        places = np.arange(1, ids.shape[1] + 1)
-        right = same & (ids >= 0) & (places <= wanted[:, None])
-        precision = np.cumsum(right, axis=1) / places
-        self.sums.average += float(((precision * right).sum(axis=1) / wanted).sum())
-        self.sums.averaged += int(asked.sum())
-
-    def _check_own(self) -> None:
-        """A query in the table must lie in a bucket that it opens, or it cannot be left out."""
-        own = self.queries.own
-        if own is None:
-            return
-        opened = self.order[:, None, : self.sums.probe]
-        inside = (self.index.codes[own][:, :, None] == opened).any(axis=(1, 2))
+        # A query in the table must lie in a bucket that it opens, or it cannot be left out.
+        opened = order[:, None, : self.probe]
+        inside = (self.index.codes[block.own][:, :, None] == opened).any(axis=(1, 2))
         if not inside.all():
             first = int(np.flatnonzero(~inside)[0])
             raise InputError(
-                f"query {first} is said to be item {own[first]} of the table, which lies in none "
-                "of the buckets that the query opens; give the same activations to both, or "
+                f"query {first} is said to be item {block.own[first]} of the table, which lies in "
+                "none of the buckets that the query opens; give the same activations to both, or "
                 "own=None"
             )
+
+    def _count_top(self, block: Queries, order: NDArray[np.int32], top: int, found: Hits) -> None:
+        ids, scanned = found.ids[:, :top], found.scanned
+        few = np.flatnonzero(scanned < top)
+        if few.size:
+            ids, scanned, asked = ids.copy(), scanned.copy(), block.rows(few)
+            wanted = top + (asked.own is not None)
+            more = self.index.table.search(
+                order[few], asked.embeddings, top=wanted, probe=self.probe, at_least=wanted
+            )
+            more = _others(more, asked.own)
+            ids[few], scanned[few] = more.ids, more.scanned
+        right = self._right(block.labels, ids).sum(axis=1, dtype=np.min_scalar_type(top))
+        self.right[top].append(right)
+        self.opened[top] += int(scanned.sum())
+        if self.exact is not None:
+            self._count_recall(self.exact, top, ids)
+
+    def _right(self, labels: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the found items have the query's class [q, top]."""
+        same = self.index.labels[np.maximum(ids, 0)] == labels[:, None]
+        return np.asarray(same & (ids >= 0))
+
+    def _count_recall(self, exact: Exact, top: int, ids: NDArray[np.int64]) -> None:
+        rows = np.arange(-self.queries % exact.every, len(ids), exact.every)
+        places = (self.queries + rows) // exact.every
+        if (len(places) and places[-1] >= len(exact.ids)) or exact.ids.shape[1] < top:
+            raise InputError(
+                f"exact has {len(exact.ids)} answers of {exact.ids.shape[1]} items; expected one "
+                f"for every {exact.every}. query, of {top} items at least"
+            )
+        truth = exact.ids[places, :top]
+        both = (ids[rows][:, :, None] == truth[:, None, :]).any(axis=2)
+        self.agreed[top] += int(both.sum())
+        if top == self.tops[0]:
+            self.compared += len(rows)
+
+    def _count_average(self, block: Queries, ids: NDArray[np.int64]) -> None:
+        """AP@R: the mean over the first R places of the precision at each right one."""
+        wanted = self.index.sizes[block.labels] - (block.own is not None)
+        asked = wanted > 0
+        ids, wanted = ids[asked][:, : int(wanted.max(initial=0))], wanted[asked]
+        places = np.arange(1, ids.shape[1] + 1)
+        right = self._right(block.labels[asked], ids) & (places <= wanted[:, None])
+        precision = np.cumsum(right, axis=1) / places
+        self.averages += float(((precision * right).sum(axis=1) / wanted).sum())
+        self.averaged += int(asked.sum())

@@ -22,7 +22,6 @@ Work = tuple[Callable[[], object], int]  # what is timed, and how many queries i
 BATCH, ALONE = "FlowHash, a batch", "FlowHash, one by one"
 FLAT, SAME_LISTS = "FAISS Flat, a batch", "FAISS, same lists, a batch"
 PEERS = {FLAT: "faiss_flat", SAME_LISTS: "faiss_same_lists"}  # as scripts know them
-FLAT_PAIRS = 2_000_000_000  # of query and item in one turn of exhaustive search, at the most
 
 command = typer.Typer(
     name="bench",
@@ -151,6 +150,8 @@ def _peers(
     """FAISS: everything scanned, and the same lists; nothing where it is not installed."""
     import numpy as np
 
+    from flowhash.evaluate import FLAT_PAIRS, add_to_lists, flat_index, list_index
+
     try:
         faiss = require("faiss", "evaluate")
     except MissingExtraError as error:
@@ -160,21 +161,12 @@ def _peers(
     vectors = np.ascontiguousarray(embeddings)
     if table.metric == "cosine":
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    inner = table.metric != "euclidean"
-    metric = faiss.METRIC_INNER_PRODUCT if inner else faiss.METRIC_L2
-    flat = faiss.IndexFlat(table.dim, metric)
-    flat.add(vectors)
+    flat = flat_index(vectors, table.metric)
     asked = np.ascontiguousarray(vectors[chosen])
     some = asked[: max(1, FLAT_PAIRS // len(vectors))]
-    lists = faiss.IndexIVFFlat(faiss.IndexFlat(table.dim, metric), table.dim, table.buckets, metric)
-    lists.is_trained = True
-    numbers = np.arange(len(vectors), dtype=np.int64)
-    for column in codes.T:
-        given = np.ascontiguousarray(column, np.int64)  # FAISS gets an address: keep the array
-        lists.add_core(
-            len(vectors), faiss.swig_ptr(vectors), faiss.swig_ptr(numbers), faiss.swig_ptr(given),
-            None,
-        )  # fmt: skip
+    # Nobody asks where the lists' centroids are: which lists to open is given.
+    lists = list_index(np.zeros((table.buckets, table.dim), np.float32), table.metric)
+    add_to_lists(lists, vectors, codes)
     lists.nprobe = table.active
     opened = np.ascontiguousarray(codes[chosen].astype(np.int64))
     nearness = np.zeros(opened.shape, np.float32)

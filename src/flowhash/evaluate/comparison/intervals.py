@@ -11,48 +11,37 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flowhash.evaluate.comparison.comparison import TOPS, Trial
-from flowhash.evaluate.results import Draws, Leads, Row, compared, rival_name
-from flowhash.quality import CONFIDENCE_LEVEL, percentile_interval, resampled_sums
-
-Place = tuple[str, str, int | None, int]  # method, table, k, seed
+from flowhash.evaluate.results import Draws, Place, Row, compared, rival_name
+from flowhash.quality import CONFIDENCE_LEVEL, Measured, percentile_interval, resampled_sums
 
 
-def with_intervals(trials: Sequence[Trial]) -> list[Trial]:
-    """The same trials of one table, whose rows have intervals.
+def with_intervals(
+    rows: Sequence[Row], found: Sequence[Measured]
+) -> tuple[list[Row], dict[Place, Draws]]:
+    """The same rows of one table with intervals, and the draws of the queries behind them.
 
-    All methods see the same draws of the queries, so that every difference is a paired one.
+    All methods see the same draws, so that every difference is a paired one.
 
     Args:
-        trials: exhaustive search among them; all answered the same queries.
+        rows: exhaustive search among them; all answered the same queries.
+        found: what the queries of each row found.
     """
-    parts = [np.stack([*trial.found.right.values(), trial.found.counts], axis=1)
-             for trial in trials]  # fmt: skip
-    sums = np.split(resampled_sums(np.concatenate(parts, axis=1)), len(trials), axis=1)
+    parts = [np.stack([*one.right.values(), one.counts], axis=1) for one in found]
+    sums = np.split(resampled_sums(np.concatenate(parts, axis=1)), len(rows), axis=1)
     draws = {
-        place_of(trial.row): _values(trial.row, part)
-        for trial, part in zip(trials, sums, strict=True)
+        row.place: _values(row, list(one.right), part)
+        for row, one, part in zip(rows, found, sums, strict=True)
     }
-    rows = [trial.row for trial in trials]
-    return [
-        replace(
-            trial, row=_with_intervals(trial.row, rows, draws), draws=draws[place_of(trial.row)]
-        )
-        for trial in trials
-    ]
+    return [_with_intervals(row, rows, draws) for row in rows], draws
 
 
-def place_of(row: Row) -> Place:
-    """What tells a row from all others of an experiment."""
-    return row.method, row.table, row.k, row.seed
-
-
-def _values(row: Row, sums: NDArray[np.float64]) -> Draws:
+def _values(row: Row, tops: Sequence[int], sums: NDArray[np.float64]) -> Draws:
     """Pr@K in per cent and SUF of each draw, from the sums of right ones and of items scanned."""
     found = {
-        f"pr{top}": 100 * sums[:, place] / (top * row.queries) for place, top in enumerate(TOPS)
+        f"pr{top}": 100 * sums[:, place] / (top * row.queries) for place, top in enumerate(tops)
     }
-    others = row.suf * row.scanned if row.scanned else row.suf / row.queries  # see _Sums._speed_up
+    # SUF is finite where nobody finds anything: as if one query had found one item.
+    others = row.suf * row.scanned if row.scanned else row.suf / row.queries
     return {**found, "suf": others * row.queries / np.maximum(sums[:, -1], 1)}
 
 
@@ -61,22 +50,16 @@ def _exhaustive(row: Row) -> Place:
 
 
 def _with_intervals(row: Row, rows: Sequence[Row], draws: Mapping[Place, Draws]) -> Row:
-    less = _differences(draws[place_of(row)], draws[_exhaustive(row)])
+    def less(other: Place) -> dict[str, list[float]]:
+        ours, theirs = draws[row.place], draws[other]
+        return {name: list(percentile_interval(ours[name] - theirs[name])) for name in ours}
+
     ends: dict[str, Any] = {}
-    for top in TOPS:
-        ends[f"pr{top}_low"], ends[f"pr{top}_high"] = less[f"pr{top}"]
-    return replace(row, leads=_leads(row, rows, draws), **ends)
-
-
-def _differences(ours: Draws, theirs: Draws) -> dict[str, list[float]]:
-    return {name: list(percentile_interval(ours[name] - theirs[name])) for name in ours}
-
-
-def _leads(row: Row, rows: Sequence[Row], draws: Mapping[Place, Draws]) -> Leads:
-    return {
-        rival_name(other, row): _differences(draws[place_of(row)], draws[place_of(other)])
-        for other in compared(row, rows)
-    }
+    for name, (low, high) in less(_exhaustive(row)).items():
+        if name != "suf":
+            ends |= {f"{name}_low": low, f"{name}_high": high}
+    leads = {rival_name(other, row): less(other.place) for other in compared(row, rows)}
+    return replace(row, leads=leads, **ends)
 
 
 def over_seeds(rows: Sequence[Row], draws: Mapping[Place, Draws]) -> list[Row]:
@@ -109,14 +92,13 @@ def over_seeds(rows: Sequence[Row], draws: Mapping[Place, Draws]) -> list[Row]:
 
 def _over_seeds(row: Row, rows: Sequence[Row], stacked: Mapping[Place, Draws]) -> Row:
     """``stacked`` has [seeds, draws] of each quantity."""
-    if place_of(row) not in stacked or _exhaustive(row) not in stacked:
+    if row.place not in stacked or _exhaustive(row) not in stacked:
         return row
-    ours = stacked[place_of(row)]
-    others = {"exhaustive": _exhaustive(row)}
-    others |= {
-        rival_name(other, row): place_of(other)
+    ours = stacked[row.place]
+    others = {"exhaustive": _exhaustive(row)} | {
+        rival_name(other, row): other.place
         for other in compared(row, rows)
-        if place_of(other) in stacked
+        if other.place in stacked
     }
     return replace(row, over_seeds={
         called: {name: list(seeds_interval(ours[name] - stacked[place][name])) for name in ours}
@@ -124,19 +106,16 @@ def _over_seeds(row: Row, rows: Sequence[Row], stacked: Mapping[Place, Draws]) -
     })  # fmt: skip
 
 
-def seeds_interval(
-    differences: NDArray[np.float64], level: float = CONFIDENCE_LEVEL
-) -> tuple[float, float]:
+def seeds_interval(differences: NDArray[np.float64]) -> tuple[float, float]:
     """The interval of the mean over seeds of a difference [seeds, draws of the queries]."""
     seeds = len(differences)
     each = differences.mean(axis=1)
     of_queries = float(differences.mean(axis=0).var(ddof=1))
     of_seeds = float(each.var(ddof=1)) / seeds
     both = of_queries + of_seeds
-    if both == 0 or of_seeds == 0:
-        reach = float(stats.norm.ppf((1 + level) / 2)) * math.sqrt(both)
-    else:
-        freedom = both**2 / (of_seeds**2 / (seeds - 1))
-        reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(both)
+    spread = stats.norm  # where seeds do not differ; else with less freedom
+    if of_seeds > 0:
+        spread = stats.t(both**2 / (of_seeds**2 / (seeds - 1)))
+    reach = float(spread.ppf((1 + CONFIDENCE_LEVEL) / 2)) * math.sqrt(both)
     middle = float(each.mean())
     return middle - reach, middle + reach

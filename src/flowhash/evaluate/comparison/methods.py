@@ -18,21 +18,91 @@ from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 
 BLOCK = 50_000  # items that are looked at together
+# What a side may have beside embeddings and labels, as an error names it.
+ARRAYS = {
+    "activations": "activations of a hash network",
+    "scores": "scores of a classifier",
+    "start": "activations of a hash network's start",
+    "free": "activations of a hash network with λ = 0",
+    "other": "embeddings of the other length",
+}
+RECALL_NOTE = "recall@K is against exhaustive search by the base embedding"
 # Centroids by what they were fitted on and with: the same serve every k.
 KnownCentroids = dict[tuple[str, int, int], NDArray[np.float32]]
 
 
-def _blocks(side: Side) -> Iterator[Side]:
-    for start in range(0, len(side), BLOCK):
-        yield side.rows(slice(start, start + BLOCK))
+@dataclass(frozen=True, eq=False)
+class Side:
+    """The items of a table, or the queries, as the networks see them.
+
+    The arrays may be mapped files: methods read them block by block.
+
+    Attributes:
+        embeddings: of the base network [n, dim], to rank by.
+        labels: [n].
+        activations: of the hash network [n, d], if there is one.
+        scores: of a classifier [n, classes], if there is one.
+        start: of the hash network before its first step [n, d], where it does not start at random.
+        free: of a hash network that was trained with λ = 0 [n, d], if there is one.
+        other: the base network's embeddings [n, dim] as they are before they are given length one,
+            or given length one where ``embeddings`` are not.
+    """
+
+    embeddings: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    activations: NDArray[np.float32] | None = None
+    scores: NDArray[np.float32] | None = None
+    start: NDArray[np.float32] | None = None
+    free: NDArray[np.float32] | None = None
+    other: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            array = getattr(self, field.name)
+            if array is not None and len(array) != len(self.embeddings):
+                raise InputError(
+                    f"there are {len(self.embeddings)} embeddings and {len(array)} {field.name}; "
+                    "expected one of each an item"
+                )
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def rows(self, chosen: slice | NDArray[np.int64]) -> Side:
+        """Some of the items."""
+        arrays = [getattr(self, field.name) for field in fields(self)]
+        parts: list[Any] = [None if array is None else array[chosen] for array in arrays]
+        return Side(*parts)
+
+    def blocks(self) -> Iterator[Side]:
+        """The items, some after the other."""
+        for start in range(0, len(self), BLOCK):
+            yield self.rows(slice(start, start + BLOCK))
+
+    def given(self, name: str) -> NDArray[np.float32]:
+        """One of the arrays that a side may have or not.
+
+        Raises:
+            InputError: it has not.
+        """
+        array: NDArray[np.float32] | None = getattr(self, name)
+        if array is None:
+            raise InputError(f"there are no {ARRAYS[name]}; give them with the embeddings")
+        return array
 
 
 class Method(ABC):
     """A way to search.
 
+    Args:
+        active: k.
+        length: "raw" or "unit" to rank by the base embedding in its other length, ``Side.other``,
+            which has that; None ranks by the embedding itself.
+
     Attributes:
         name: a key of ``flowhash.evaluate.METHODS``.
         active: k, buckets an item lies in.
+        k: as a table shows it; None without buckets.
         probe: buckets a query opens; None for k.
         passes: forward passes of a network a query.
         computes: whether activations are computed in the search, not by a network before it.
@@ -45,15 +115,13 @@ class Method(ABC):
     computes = False
     own_vectors = False
 
-    def __init__(self, active: int = 1) -> None:
-        self.active = active
+    def __init__(self, active: int = 1, length: str | None = None) -> None:
+        self.active, self.length = active, length
+        self.k: int | None = active
         self.probe: int | None = None
         self.note = ""
-
-    @property
-    def k(self) -> int | None:
-        """As a table shows it."""
-        return self.active
+        if length is not None:
+            self.name, self.own_vectors, self.note = f"{self.name}-{length}", True, RECALL_NOTE
 
     def fit(self, database: Side, queries: Side) -> None:  # noqa: B027  most have nothing to fit
         """Prepare for a table that will hold ``database``."""
@@ -64,51 +132,25 @@ class Method(ABC):
 
     def embeddings(self, side: Side) -> NDArray[np.float32]:
         """What items are ranked by [n, dim]: the base embedding."""
-        return side.embeddings
-
-
-RECALL_NOTE = "recall@K is against exhaustive search by the base embedding"
-
-
-def other_embeddings(side: Side) -> NDArray[np.float32]:
-    """The base embedding in its other length; see ``Side.other``."""
-    if side.other is None:
-        raise InputError("there are no embeddings of the other length; give them")
-    return side.other
+        return side.embeddings if self.length is None else side.given("other")
 
 
 class Exhaustive(Method):
-    """The base embedding, all items scanned: one bucket that holds everything."""
+    """The base embedding, all items scanned: one bucket that holds everything.
+
+    Args:
+        length: "raw" or "unit" ranks by the embedding in its other length.
+    """
 
     name = "exhaustive"
 
-    @property
-    def k(self) -> int | None:
-        """It has no buckets."""
-        return None
+    def __init__(self, length: str | None = None) -> None:
+        super().__init__(1, length)
+        self.k = None
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """One bucket for all."""
         return np.zeros((len(side), 1), np.float32)
-
-
-class ExhaustiveOther(Exhaustive):
-    """The same by the base embedding in its other length: raw where training has unit vectors.
-
-    Args:
-        length: "raw" or "unit", what the other length is.
-    """
-
-    own_vectors = True
-
-    def __init__(self, length: str) -> None:
-        super().__init__()
-        self.name = f"exhaustive-{length}"
-        self.note = RECALL_NOTE
-
-    def embeddings(self, side: Side) -> NDArray[np.float32]:
-        """The base embedding in its other length."""
-        return other_embeddings(side)
 
 
 class TopDimensions(Method):
@@ -131,8 +173,10 @@ class VectorQuantisation(Method):
             paper did.
         seed: of k-means.
         known: centroids that were fitted before for the same items; see ``run_all``.
+        length: "raw" or "unit" takes the embedding in its other length, to fit and to rank.
     """
 
+    name = "vq"
     computes = True
 
     def __init__(
@@ -142,11 +186,15 @@ class VectorQuantisation(Method):
         train: Side | None = None,
         seed: int = 0,
         known: KnownCentroids | None = None,
+        length: str | None = None,
     ) -> None:
-        super().__init__(active)
+        super().__init__(active, length)
         self.buckets, self.train, self.seed = buckets, train, seed
-        self.name = "vq" if train is None else "vq-train"
-        self.fitted_on = "the searched table" if train is None else "the training set"
+        self.fitted_on = "the searched table"
+        if length is not None:
+            self.fitted_on += f"'s {length} vectors"
+        if train is not None:
+            self.name, self.fitted_on = "vq-train", "the training set"
         self.centroids: NDArray[np.float32] | None = None
         self.known: KnownCentroids = {} if known is None else known
 
@@ -160,47 +208,18 @@ class VectorQuantisation(Method):
         looked = POINTS_EACH * self.buckets
         some = f", fitted on {looked:,} of its items" if len(source) > looked else ""
         self.note = f"{len(self.centroids)} centroids of {self.fitted_on}{some}, {STARTS_WORDS}"
+        if self.length is not None:
+            self.note += f"; {RECALL_NOTE}"
 
     def activations(self, side: Side) -> NDArray[np.float32]:
-        """The nearer a centroid, the more its bucket is preferred."""
+        """The nearer a centroid, the more its bucket is preferred.
+
+        Minus the squared distance to each centroid [n, d], up to a number for each item.
+        """
         if self.centroids is None:
             raise InputError("the centroids are not fitted yet; call fit first")
-        return distances_below(self.embeddings(side), self.centroids)
-
-
-class VectorQuantisationOther(VectorQuantisation):
-    """VQ by the base embedding in its other length, fitted on the searched table.
-
-    Args:
-        active: k.
-        buckets: d, centroids.
-        length: "raw" or "unit", what the other length is.
-        seed: of k-means.
-        known: centroids that were fitted before.
-    """
-
-    own_vectors = True
-
-    def __init__(
-        self,
-        active: int,
-        buckets: int,
-        length: str,
-        seed: int = 0,
-        known: KnownCentroids | None = None,
-    ) -> None:
-        super().__init__(active, buckets, None, seed, known)
-        self.name = f"vq-{length}"
-        self.fitted_on = f"the searched table's {length} vectors"
-
-    def fit(self, database: Side, queries: Side) -> None:
-        """Find the centroids."""
-        super().fit(database, queries)
-        self.note = f"{self.note}; {RECALL_NOTE}"
-
-    def embeddings(self, side: Side) -> NDArray[np.float32]:
-        """The base embedding in its other length."""
-        return other_embeddings(side)
+        squares = np.square(self.centroids).sum(axis=1)
+        return np.asarray(2 * (self.embeddings(side) @ self.centroids.T) - squares, np.float32)
 
 
 class InvertedLists(VectorQuantisation):
@@ -217,6 +236,8 @@ class InvertedLists(VectorQuantisation):
         known: centroids that were fitted before.
     """
 
+    name = "ivf"
+
     def __init__(
         self,
         buckets: int,
@@ -227,22 +248,16 @@ class InvertedLists(VectorQuantisation):
         known: KnownCentroids | None = None,
     ) -> None:
         super().__init__(1, buckets, None, seed, known)
-        self.name = "ivf"
-        self.scanned, self.itself, self.beside = scanned, itself, active
-
-    @property
-    def k(self) -> int | None:
-        """Of the method that it is set beside."""
-        return self.beside
+        self.scanned, self.itself, self.k = scanned, itself, active
 
     def fit(self, database: Side, queries: Side) -> None:
         """Find centroids, and how many lists to open."""
         super().fit(database, queries)
         loads, opened = np.zeros(self.buckets, np.int64), np.zeros(self.buckets)
-        for part in _blocks(database):
+        for part in database.blocks():
             lists = self.activations(part).argmax(axis=1)
             loads += np.bincount(lists, minlength=self.buckets)
-        for part in _blocks(queries):
+        for part in queries.blocks():
             order = ordered_buckets(self.activations(part))
             opened += np.cumsum(loads[order], axis=1).sum(axis=0)
         opened /= len(queries)
@@ -260,9 +275,7 @@ class Classifier(Method):
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """The scores of the classes."""
-        if side.scores is None:
-            raise InputError("there are no scores of a classifier; give them with the embeddings")
-        return side.scores
+        return side.given("scores")
 
 
 class Learned(Method):
@@ -270,16 +283,18 @@ class Learned(Method):
 
     Args:
         active: k.
+
+    Attributes:
+        outputs: which of a side's arrays are the hash network's outputs.
     """
 
     name = "flowhash"
     passes = 2  # of the base and of the hash network
+    outputs = "activations"
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """The hash network's outputs."""
-        if side.activations is None:
-            raise InputError("there are no activations of a hash network; give them")
-        return side.activations
+        return side.given(self.outputs)
 
 
 class Start(Learned):
@@ -288,13 +303,7 @@ class Start(Learned):
     Where a start is not random, it shows how much of FlowHash's row was there before training.
     """
 
-    name = "start"
-
-    def activations(self, side: Side) -> NDArray[np.float32]:
-        """The hash network's outputs at its start."""
-        if side.start is None:
-            raise InputError("there are no activations of a hash network's start; give them")
-        return side.start
+    name = outputs = "start"
 
 
 class Unpenalised(Learned):
@@ -304,21 +313,15 @@ class Unpenalised(Learned):
     """
 
     name = "flowhash-free"
-
-    def activations(self, side: Side) -> NDArray[np.float32]:
-        """The outputs of the hash network that was trained without a penalty."""
-        if side.free is None:
-            raise InputError("there are no activations of a hash network with λ = 0; give them")
-        return side.free
+    outputs = "free"
 
 
 class LearnedAlone(Learned):
     """FlowHash without its base: the hash network's outputs rank as well, one network for both."""
 
     name = "flowhash-own"
-    own_vectors = True
-
     passes = 1
+    own_vectors = True
 
     def __init__(self, active: int) -> None:
         super().__init__(active)
@@ -374,14 +377,6 @@ def _by_scikit_learn(items: NDArray[np.float32], count: int, seed: int) -> NDArr
         chosen = items[np.sort(rng.choice(len(items), POINTS_EACH * count, replace=False))]
     means = cluster.KMeans(count, n_init=STARTS, max_iter=ROUNDS, random_state=seed).fit(chosen)
     return np.asarray(means.cluster_centers_, np.float32)
-
-
-def distances_below(
-    embeddings: NDArray[np.float32], centroids: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    """Minus the squared distance to each centroid [n, count], up to a number for each item."""
-    squares = np.square(centroids).sum(axis=1)
-    return np.asarray(2 * (embeddings @ centroids.T) - squares, np.float32)
 
 
 EPOCHS, BATCH, RATE = 20, 512, 0.05
@@ -447,49 +442,3 @@ def _batches(count: int, epochs: int, rng: np.random.Generator) -> Iterator[NDAr
     for _ in range(epochs):
         for chosen in np.array_split(rng.permutation(count), -(-count // BATCH)):
             yield np.sort(chosen)
-
-
-@dataclass(frozen=True, eq=False)
-class Side:
-    """The items of a table, or the queries, as the networks see them.
-
-    The arrays may be mapped files: methods read them block by block.
-
-    Attributes:
-        embeddings: of the base network [n, dim], to rank by.
-        labels: [n].
-        activations: of the hash network [n, d], if there is one.
-        scores: of a classifier [n, classes], if there is one.
-        start: of the hash network before its first step [n, d], where it does not start at random.
-        free: of a hash network that was trained with λ = 0 [n, d], if there is one.
-        other: the base network's embeddings [n, dim] as they are before they are given length one,
-            or given length one where ``embeddings`` are not.
-    """
-
-    embeddings: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    activations: NDArray[np.float32] | None = None
-    scores: NDArray[np.float32] | None = None
-    start: NDArray[np.float32] | None = None
-    free: NDArray[np.float32] | None = None
-    other: NDArray[np.float32] | None = None
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            array = getattr(self, field.name)
-            if array is not None and len(array) != len(self.embeddings):
-                raise InputError(
-                    f"there are {len(self.embeddings)} embeddings and {len(array)} {field.name}; "
-                    "expected one of each an item"
-                )
-
-    def __len__(self) -> int:
-        return len(self.embeddings)
-
-    def rows(self, chosen: slice | NDArray[np.int64]) -> Side:
-        """Some of the items."""
-        parts: dict[str, Any] = {}
-        for field in fields(self):
-            array = getattr(self, field.name)
-            parts[field.name] = None if array is None else array[chosen]
-        return Side(**parts)

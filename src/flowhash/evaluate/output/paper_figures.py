@@ -5,8 +5,10 @@ Both are written as SVG and PNG; the same numbers give the same files.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ import numpy as np
 
 from flowhash.codes import assign_codes, ortools_codes
 from flowhash.errors import InputError, MissingExtraError
-from flowhash.evaluate.output.chart_canvas import BLUE, FILE_STYLE, GREY, VERMILION
 from flowhash.evaluate.output.report_charts import (
+    BLUE,
+    FILE_STYLE,
+    GREY,
     OBJECTIVES,
+    VERMILION,
     Curves,
     paint_curve,
     paint_speed_ups,
@@ -39,14 +44,12 @@ SUF_METHODS = (
 Seconds = dict[tuple[int, int], dict[str, float | None]]
 
 
-def _style() -> Any:
-    """The house style on a light ground, whatever the user's settings are."""
-    return require("matplotlib.style", EXTRA).context(["default", FILE_STYLE])
-
-
-def _figure(height: float) -> Any:
-    size = (6.0, height)  # inches
-    return require("matplotlib.figure", EXTRA).Figure(figsize=size, layout="constrained")
+@contextlib.contextmanager
+def _canvas(height: float) -> Iterator[Any]:
+    """A figure in the house style on a light ground, whatever the user's settings are."""
+    with require("matplotlib.style", EXTRA).context(["default", FILE_STYLE]):
+        figures = require("matplotlib.figure", EXTRA)
+        yield figures.Figure(figsize=(6.0, height), layout="constrained")  # inches
 
 
 def _save(figure: Any, path_stem: str | Path) -> list[Path]:
@@ -56,36 +59,6 @@ def _save(figure: Any, path_stem: str | Path) -> list[Path]:
     figure.savefig(paths[0], metadata={"Date": None})
     figure.savefig(paths[1], dpi=150)
     return paths
-
-
-def _measure_point(
-    classes: int, buckets: int, repeats: int, active: int, penalty: float
-) -> dict[str, float | None]:
-    """Medians over random problems, the solvers turn by turn, each first run once untimed."""
-    penalties = np.full(buckets, penalty)
-    ours: list[float] = []
-    theirs: list[float] = []
-    for problem in range(repeats):
-        rng = np.random.default_rng([problem, classes, buckets, active])
-        means = rng.random((classes, buckets))
-
-        def flow(means: Any = means) -> object:
-            return assign_codes(means, active, penalty)
-
-        def ortools(means: Any = means) -> object:
-            return ortools_codes(means, active, penalties)
-
-        try:
-            ortools()
-            theirs.append(seconds_of(ortools))
-        except MissingExtraError:
-            pass
-        flow()
-        ours.append(seconds_of(flow))
-    return {
-        "flowhash": statistics.median(ours),
-        "ortools": statistics.median(theirs) if theirs else None,
-    }
 
 
 def measure_solver(
@@ -107,10 +80,25 @@ def measure_solver(
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; expected at least 1")
-    return {
-        (classes, buckets): _measure_point(classes, buckets, repeats, active, penalty)
-        for classes, buckets in product(sizes, sizes)
-    }
+    measured: Seconds = {}
+    for classes, buckets in product(sizes, sizes):
+        ours, theirs = list[float](), list[float]()
+        penalties = np.full(buckets, penalty)
+        for problem in range(repeats):  # the solvers turn by turn, each first run once untimed
+            rng = np.random.default_rng([problem, classes, buckets, active])
+            means = rng.random((classes, buckets))
+            flow = partial(assign_codes, means, active, penalty)
+            ortools = partial(ortools_codes, means, active, penalties)
+            with contextlib.suppress(MissingExtraError):
+                ortools()
+                theirs.append(seconds_of(ortools))
+            flow()
+            ours.append(seconds_of(flow))
+        measured[classes, buckets] = {
+            "flowhash": statistics.median(ours),
+            "ortools": statistics.median(theirs) if theirs else None,
+        }
+    return measured
 
 
 def _solver_panel(
@@ -150,8 +138,7 @@ def solver_figure(
     counts = sorted({classes for classes, _ in measured})
     columns = min(2, len(counts))
     height = -(-len(counts) // columns)
-    with _style():
-        figure = _figure(0.8 + 2.2 * height)
+    with _canvas(0.8 + 2.2 * height) as figure:
         axes = figure.subplots(height, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for axis, classes in zip(axes, counts, strict=False):
             _solver_panel(axis, classes, measured)
@@ -193,8 +180,7 @@ def suf_figure(
         [each for each in merge_seeds(some) if each.table == table and each.k is not None]
         for some in (rows, paper)
     )
-    with _style():
-        figure = _figure(4.4)
+    with _canvas(4.4) as figure:
         axis = figure.subplots()
         paint_speed_ups(axis, merged, theirs, SUF_METHODS)
         if theirs:
@@ -220,8 +206,7 @@ def objective_figure(curves: Curves, path_stem: str | Path) -> list[Path]:
     Returns:
         The SVG, the PNG, and the same numbers as CSV.
     """
-    with _style():
-        figure = _figure(7.2)
+    with _canvas(7.2) as figure:
         axes = figure.subplots(len(OBJECTIVES), sharex=True)
         for axis, (key, (label, _)) in zip(axes, OBJECTIVES.items(), strict=True):
             for place, (name, lines) in enumerate(curves.items()):

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.evaluate.output.chart_canvas import (
-    BLUE,
-    COLOURS,
-    GREEN,
-    GREY,
-    INK,
-    LINE,
-    MARKERS,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Chart,
-    draw,
-    legend_below,
-    plain_numbers,
-)
 from flowhash.evaluate.output.result_grid import PRECISIONS, SUF, Column
 from flowhash.evaluate.results import (
-    METHODS,
     Buckets,
     MergedRow,
-    Value,
     active_counts,
     is_ours,
     method_label,
+    method_order,
     table_heading,
 )
 from flowhash.extras import require
@@ -42,6 +28,52 @@ from flowhash.quality import expected_speed_up
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which the colour-blind can tell apart; without their black and yellow,
+# which vanish on a dark and on a light page.
+ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#8C8C8C"  # seen on both
+COLOURS = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, SKY)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+# Colours that nobody draws with stand for the page's own, light or dark.
+INK, LINE = "#010203", "#040506"
+PAGE_COLOURS = {INK: "currentColor", LINE: "var(--grid)"}
+
+# What charts of the page and of files have alike.
+SHARED_STYLE: dict[str, Any] = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "svg.hashsalt": "flowhash",  # the same rows twice are the same file
+}
+# At this width in inches a phone shows the figure at about its own size, and text stays legible.
+WIDTH = 4.5
+PAGE_STYLE = SHARED_STYLE | {
+    "font.size": 10.5,
+    "axes.labelsize": 10.5,
+    "axes.titlesize": 11,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "legend.fontsize": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "lines.markersize": 6,
+    "svg.fonttype": "none",  # text stays text: smaller, selectable, in the reader's fonts
+    "text.parse_math": False,  # a $ in someone's name is no formula
+}
+FILE_STYLE = SHARED_STYLE | {"font.size": 11.0, "grid.alpha": 0.3, "lines.markersize": 5.5}
+
 
 # Colour and marker of each method: shapes tell them apart where colours do not.
 LOOKS = {
@@ -60,6 +92,76 @@ LOOKS = {
     "flowhash-free": (VERMILION, "h"),
     "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see _style
 }
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A figure of the page: SVG that is safe to put in as it is, and plain text below it."""
+
+    svg: str
+    caption: str
+
+
+def _draw(
+    name: str, label: str, caption: str, paint: Callable[[Figure], None], height: float = 3.5
+) -> Chart:
+    """Draw one chart with matplotlib into SVG that takes its colours from the page it lives in.
+
+    Args:
+        name: letters and digits, of no other chart on the page.
+        label: what it shows, for those who cannot see it.
+        caption: goes below.
+        paint: draws into the figure.
+        height: in inches; the width is the same for all.
+    """
+    matplotlib = require("matplotlib", "evaluate")
+    with matplotlib.rc_context(PAGE_STYLE):
+        figures = require("matplotlib.figure", "evaluate")
+        figure = figures.Figure(figsize=(WIDTH, height), layout="constrained")
+        figure.patch.set_alpha(0)
+        paint(figure)
+        for axes in figure.axes:
+            axes.patch.set_alpha(0)
+        buffer = io.StringIO()
+        nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    return Chart(_inline(buffer.getvalue(), name, label), caption)
+
+
+def _inline(text: str, name: str, label: str) -> str:
+    """A stand-alone SVG as an element of a page: own ids, the page's colours, any width."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<(defs)>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
+    head, _, body = text.partition(">")
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None  # matplotlib writes it always
+    # Two figures of one page must not share an id: the second would use the first one's markers.
+    body = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    for colour, own in PAGE_COLOURS.items():
+        body = body.replace(colour, own)
+    spoken = escape(label, {'"': "&quot;"})
+    return f'<svg {box.group()} role="img" aria-label="{spoken}">{body.strip()}'
+
+
+def _legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    """The axes' lines under the figure, where they hide no data."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns,
+            handlelength=1.8, columnspacing=1.2, borderaxespad=0.2,
+        )  # fmt: skip
+
+
+def _plain_numbers(axis: Any) -> None:
+    """Ticks as 0.5, 20 and 3,000, also on a logarithmic axis, instead of powers of ten."""
+    ticker = require("matplotlib.ticker", "evaluate")
+
+    def written(value: float, _: int) -> str:
+        return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+    axis.set_major_formatter(ticker.FuncFormatter(written))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def row_charts(merged: Sequence[MergedRow]) -> list[Chart]:
@@ -94,16 +196,16 @@ def paint_speed_ups(
         axes.plot(counts[: len(curve)], curve, line, color=INK, label=label)
     shown = _methods(merged) if methods is None else methods
     for method in shown:
-        theirs = [(each.k, each.mean(SUF.value)) for each in paper if each.method == method]
+        theirs = [(each.k, each.mean(SUF.name)) for each in paper if each.method == method]
         if theirs:
             # Larger and hollow, so that they are seen behind measured ones of the same value.
             axes.plot(
                 *zip(*theirs, strict=True), "--", color=GREY, marker=_style(method)["marker"],
                 markersize=10, markerfacecolor="none",
             )  # fmt: skip
-    _lines(axes, merged, SUF.value, shown)
+    _lines(axes, merged, SUF.name, shown)
     axes.set_yscale("log")
-    plain_numbers(axes.yaxis)
+    _plain_numbers(axes.yaxis)
     low, high = axes.get_ylim()
     ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
     ticks = [tick for tick in ticks if low <= tick <= high]
@@ -114,12 +216,11 @@ def paint_speed_ups(
 
 def _bucket_counts(merged: Sequence[MergedRow]) -> list[int]:
     """FlowHash's d; and the classifier's, which has as many buckets as there are classes."""
-    found = {
-        method: {row.buckets for each in merged if each.method == method for row in each.rows}
+    ours, theirs = (
+        {row.buckets for each in merged if each.method == method for row in each.rows}
         for method in ("flowhash", "classifier")
-    }
-    ours = sorted(found["flowhash"])
-    return [*ours, *sorted(found["classifier"] - found["flowhash"])] if ours else []
+    )
+    return [*sorted(ours), *sorted(theirs - ours)] if ours else []
 
 
 def _speed_up_chart(merged: Sequence[MergedRow]) -> Chart:
@@ -129,7 +230,7 @@ def _speed_up_chart(merged: Sequence[MergedRow]) -> Chart:
         _finish(figure, axes, merged, "SUF")
 
     table = table_heading(merged[0].table)
-    return draw(
+    return _draw(
         f"suf-{_word(table)}",
         f"{table}: speed-up factor against k, one line a method",
         "Speed-up factor against k, logarithmic; higher is better. Expected: codes that are "
@@ -142,14 +243,14 @@ def _precision_chart(merged: Sequence[MergedRow], column: Column) -> Chart:
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         for each in merged:
-            if each.k is None and (level := each.mean(column.value)) is not None:
+            if each.k is None and (level := each.mean(column.name)) is not None:
                 line = ":" if each.method == "exhaustive" else "-."  # of vectors of another length
                 axes.axhline(level, linestyle=line, color=INK, label=each.label)
-        _lines(axes, merged, column.value)
+        _lines(axes, merged, column.name)
         _finish(figure, axes, merged, f"{column.title} (%)")
 
     table = table_heading(merged[0].table)
-    return draw(
+    return _draw(
         f"{_word(column.title)}-{_word(table)}",
         f"{table}: {column.title} against k, one line a method, exhaustive search level",
         f"{column.title} against k; higher is better.",
@@ -176,14 +277,14 @@ def _time_chart(merged: Sequence[MergedRow]) -> Chart:
             axes.axhline(1e6 * flat, linestyle=":", color=INK, label="FAISS Flat")
         axes.margins(0.1)
         _name_points(axes, points)
-        plain_numbers(axes.xaxis)
-        plain_numbers(axes.yaxis)
+        _plain_numbers(axes.xaxis)
+        _plain_numbers(axes.yaxis)
         axes.set_xlabel("SUF")
         axes.set_ylabel("µs a query")
-        legend_below(figure, axes)
+        _legend_below(figure, axes)
 
     table = table_heading(merged[0].table)
-    return draw(
+    return _draw(
         f"time-{_word(table)}",
         f"{table}: microseconds of search a query against speed-up factor",
         "Search time a query against speed-up factor, both logarithmic; numbers are k, where there "
@@ -195,14 +296,14 @@ def _time_chart(merged: Sequence[MergedRow]) -> Chart:
 def mean_flat(merged: Sequence[MergedRow]) -> float | None:
     """What FAISS Flat took a query, the mean over all rows."""
     everything = MergedRow("", "", None, tuple(row for each in merged for row in each.rows))
-    return everything.mean(lambda row: row.flat or None)
+    return everything.mean("flat")
 
 
 def _points(merged: Sequence[MergedRow]) -> list[tuple[MergedRow, float, float]]:
     """Speed-up and microseconds; a logarithmic axis has no place for zeros."""
     found = []
     for each in merged:
-        speed_up, seconds = each.mean(SUF.value), each.mean(lambda row: row.seconds)
+        speed_up, seconds = each.mean(SUF.name), each.mean("seconds")
         if speed_up and seconds:
             found.append((each, speed_up, 1e6 * seconds))
     return found
@@ -225,7 +326,7 @@ def _name_points(axes: Axes, points: Sequence[tuple[MergedRow, float, float]]) -
 
 
 def _lines(
-    axes: Axes, merged: Sequence[MergedRow], value: Value, methods: Sequence[str] | None = None
+    axes: Axes, merged: Sequence[MergedRow], name: str, methods: Sequence[str] | None = None
 ) -> None:
     """One line a method over k, with bars where several seeds were run."""
     for method in _methods(merged) if methods is None else methods:
@@ -234,7 +335,7 @@ def _lines(
             for each in merged
             if each.method == method
             and each.k is not None
-            and (measure := each.measure(value)) is not None
+            and (measure := each.measure(name)) is not None
         ]
         if not found:
             continue
@@ -256,13 +357,11 @@ def _finish(figure: Figure, axes: Axes, merged: Sequence[MergedRow], label: str)
     axes.set_xlim(counts[0] - 0.3, counts[-1] + 0.3)
     axes.set_xlabel("k")
     axes.set_ylabel(label)
-    legend_below(figure, axes)
+    _legend_below(figure, axes)
 
 
 def _methods(merged: Sequence[MergedRow]) -> list[str]:
-    there = dict.fromkeys(each.method for each in merged)
-    known = [method for method in METHODS if method in there]
-    return known + [method for method in there if method not in METHODS]
+    return sorted(dict.fromkeys(each.method for each in merged), key=method_order)
 
 
 def _style(method: str) -> dict[str, Any]:
@@ -328,7 +427,7 @@ def _load_chart(buckets: Buckets, number: int) -> Chart:
         if loads.size > 1
         else f"The only bucket with items holds {loads[0]:,}. {empty_words(buckets)}"
     )
-    return draw(
+    return _draw(
         f"load-{number}", f"{buckets.name}: load and purity of each bucket", words, paint, 4.2
     )
 
@@ -383,7 +482,7 @@ def _class_chart(buckets: Buckets, number: int, class_names: Sequence[str]) -> C
         key.yaxis.tick_right()
         key.set_title("%", fontsize=10)
 
-    return draw(
+    return _draw(
         f"classes-{number}",
         f"{buckets.name}: heat map of classes by buckets",
         "Where each class lies: the share of a class (row) in each bucket (column). One strong "
@@ -399,6 +498,7 @@ def _short(name: str) -> str:
 
 Lines = Sequence[Mapping[str, Any]]
 Curves = Mapping[str, Lines]
+Series = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps and values
 
 # What Algorithm 1 is about; only stage 2 has them.
 OBJECTIVES = {
@@ -406,6 +506,15 @@ OBJECTIVES = {
     "class_objective": ("ĝ", "The objective of the class means, which the flow minimises exactly."),
     "item_objective": ("g", "The objective of the items of a batch, with the same codes."),
 }
+# Curves of a training, by their key in its journal: id, what is shown, label of the axis, caption.
+CURVES = {
+    "loss": ("loss", "loss", "loss",
+             "Loss of single batches, averaged over neighbours where there are many."),
+    "pr1": ("precision", "validation Pr@1", "Pr@1 (%)", "Pr@1 on the validation split."),
+    "suf": ("speedup", "validation SUF", "SUF",
+            "Speed-up factor on the validation split, logarithmic."),
+    **{key: (key, head, head, words) for key, (head, words) in OBJECTIVES.items()},
+}  # fmt: skip
 SMOOTH = 40  # lines of a journal from which single batches are noise
 POINTS = 500  # of a curve, at most: more are not seen, and make the file large
 
@@ -420,59 +529,40 @@ def curve_charts(curves: Curves, stage: str, number: int) -> list[Chart]:
     own = {
         name: [line for line in lines if line["stage"] == stage] for name, lines in curves.items()
     }
-    own = {name: lines for name, lines in own.items() if lines}
-    found = [
-        _chart(own, "loss", f"loss-{number}", f"{stage}: loss against step",
-               "Loss of single batches, averaged over neighbours where there are many.", "loss"),
-        _chart(own, "pr1", f"precision-{number}", f"{stage}: validation Pr@1 against step",
-               "Pr@1 on the validation split.", "Pr@1 (%)", scale=100),
-    ]  # fmt: skip
-    # Stage 1 searches everything: a SUF of 1 all the way is no picture.
-    if any(line.get("suf", 1) != 1 for lines in own.values() for line in lines):
-        found.append(
-            _chart(own, "suf", f"speedup-{number}", f"{stage}: validation SUF against step",
-                   "Speed-up factor on the validation split, logarithmic.", "SUF", log=True)
-        )  # fmt: skip
-    found += [
-        _chart(own, key, f"{key}-{number}", f"{stage}: {head} against step", words, head)
-        for key, (head, words) in OBJECTIVES.items()
-    ]
-    return [chart for chart in found if chart is not None]
+    charts = []
+    for key, (name, shown, axis, caption) in CURVES.items():
+        every = {training: series(lines, key) for training, lines in own.items()}
+        drawn = {training: found for training, found in every.items() if found[0].size}
+        # Stage 1 searches everything: a SUF of 1 all the way is no picture.
+        level = key == "suf" and all((values == 1).all() for _, values in drawn.values())
+        if drawn and not level:
+            label = f"{stage}: {shown} against step"
+            charts.append(_curve_chart(drawn, key, f"{name}-{number}", label, axis, caption))
+    return charts
 
 
-def _chart(
-    curves: Curves,
-    key: str,
-    name: str,
-    label: str,
-    caption: str,
-    axis: str,
-    scale: float = 1,
-    log: bool = False,
-) -> Chart | None:
-    every = {training: series(lines, key) for training, lines in curves.items()}
-    drawn = {training: found for training, found in every.items() if found[0].size}
-    if not drawn:
-        return None
-
+def _curve_chart(
+    drawn: Mapping[str, Series], key: str, name: str, label: str, axis: str, caption: str
+) -> Chart:
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, (training, (steps, values)) in enumerate(drawn.items()):
-            paint_curve(axes, place, training, steps, scale * values)
-        if log:
+            paint_curve(axes, place, training, steps, 100 * values if key == "pr1" else values)
+        if key == "suf":
             axes.set_yscale("log")
-            plain_numbers(axes.yaxis)
-        axes.xaxis.set_major_locator(_few_steps())
-        plain_numbers(axes.xaxis)
+            _plain_numbers(axes.yaxis)
+        ticker = require("matplotlib.ticker", "evaluate")
+        axes.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
+        _plain_numbers(axes.xaxis)
         axes.set_xlabel("step")
         axes.set_ylabel(axis)
-        legend_below(figure, axes, 1 if max(map(len, drawn)) > 20 else 2)
+        _legend_below(figure, axes, 1 if max(map(len, drawn)) > 20 else 2)
 
     # Every line of the legend takes from the height.
-    return draw(name, label, caption, paint, 3.2 + 0.1 * len(drawn))
+    return _draw(name, label, caption, paint, 3.2 + 0.1 * len(drawn))
 
 
-def series(lines: Lines, key: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def series(lines: Lines, key: str) -> Series:
     """Steps and values of one quantity, of the lines that have it."""
     found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     pairs = np.asarray(found, np.float64).reshape(-1, 2)
@@ -506,7 +596,3 @@ def smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
     first = np.maximum(np.arange(values.size) - reach, 0)
     last = np.minimum(np.arange(values.size) + reach + 1, values.size)
     return np.asarray((sums[last] - sums[first]) / (last - first))
-
-
-def _few_steps() -> Any:
-    return require("matplotlib.ticker", "evaluate").MaxNLocator(4, integer=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 import flowhash
 from flowhash.durable_files import replace_file
-from flowhash.evaluate.output.chart_canvas import Chart
-from flowhash.evaluate.output.markdown_latex import bold_words
 from flowhash.evaluate.output.report_charts import (
     bucket_charts,
     curve_charts,
@@ -28,42 +26,22 @@ from flowhash.evaluate.output.result_grid import (
     MAIN,
     REST,
     SPACE,
-    Grid,
     between,
     columns_with_values,
     make_grid,
     three_figures,
 )
+from flowhash.evaluate.output.result_tables import bold_words
 from flowhash.evaluate.results import (
     Example,
     MergedRow,
     Report,
     Row,
-    active_counts,
     merge_seeds,
     method_label,
     table_heading,
 )
 from flowhash.extras import require
-
-
-@dataclass(frozen=True)
-class Searched:
-    """One searched table as the page shows it."""
-
-    heading: str
-    main: Grid
-    rest: Grid | None
-    footnotes: Sequence[str]
-    charts: Sequence[Chart]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """Charts under one heading."""
-
-    heading: str
-    charts: Sequence[Chart]
 
 
 def write_report(report: Report, path: str | Path) -> Path:
@@ -106,12 +84,12 @@ def _content(report: Report) -> dict[str, Any]:
     searched = [_searched(report, table) for table in tables]
     sentences = [summarise([each for each in merged if each.table == table]) for table in tables]
     buckets = [
-        Panel(each.name, charts)
+        (each.name, charts)
         for number, each in enumerate(report.buckets)
         if (charts := bucket_charts(each, number, report.class_names))
     ]
     trainings = [
-        Panel(f"Stage: {stage}", charts)
+        (f"Stage: {stage}", charts)
         for number, stage in enumerate(stages(report.curves))
         if (charts := curve_charts(report.curves, stage, number))
     ]
@@ -120,18 +98,13 @@ def _content(report: Report) -> dict[str, Any]:
         "version": flowhash.__version__,
         "summary": [sentence for sentence in sentences if sentence is not None],
         "searched": searched,
-        "panels": [
-            (title, name, panels)
-            for title, name, panels in (
-                ("Buckets", "buckets", buckets), ("Training", "training", trainings)
-            )
-            if panels
-        ],
-        "queries": queries(report.examples, report.class_names),
-    }  # fmt: skip
+        "chapters": {"Buckets": buckets, "Training": trainings},
+        "queries": [_query(example, report.class_names) for example in report.examples],
+    }
 
 
-def _searched(report: Report, table: str) -> Searched:
+def _searched(report: Report, table: str) -> dict[str, Any]:
+    """One searched table as the page shows it."""
     rows = [row for row in report.rows if row.table == table]
     merged, heading = merge_seeds(rows), table_heading(table)
     main = make_grid(
@@ -141,13 +114,13 @@ def _searched(report: Report, table: str) -> Searched:
         rows, (), columns_with_values(rows, REST), {table: heading}, f"{heading}, more numbers",
         narrow=True,
     )  # fmt: skip
-    return Searched(
-        heading=heading,
-        main=replace(main, caption=_about(rows, any(main.in_paper))),
-        rest=rest if rest.columns else None,
-        footnotes=list(dict.fromkeys(each.note for each in merged if each.note)),
-        charts=row_charts(merged),
-    )
+    return {
+        "heading": heading,
+        "main": replace(main, caption=_about(rows, any(main.in_paper))),
+        "rest": rest if rest.columns else None,
+        "footnotes": list(dict.fromkeys(each.note for each in merged if each.note)),
+        "charts": row_charts(merged),
+    }
 
 
 def _about(rows: Sequence[Row], in_paper: bool) -> str:
@@ -176,40 +149,33 @@ WHERE = {
 
 
 def summarise(merged: Sequence[MergedRow]) -> str | None:
-    """The sentence of one searched table, at the smallest k of FlowHash.
+    """The sentence of one searched table, whose rows are in order of k: at FlowHash's smallest.
 
     A baseline with a higher Pr@1 is named: the summary is for those who read nothing else, and
     must not leave out the rival.
     """
     exhaustive = next((each for each in merged if each.k is None), None)
-    ours = [each for each in merged if each.method == "flowhash"]
-    counts = active_counts(ours)
-    if not merged:
-        return None
+    best = next((each for each in merged if each.method == "flowhash"), None)
     where = WHERE.get(merged[0].table, f"In the {merged[0].table} table")
-    if not counts:
+    if best is None:
         return None if exhaustive is None else (
             f"{where}, exhaustive search has Pr@1 {_per_cent(exhaustive)}."
         )  # fmt: skip
-    k = counts[0]
-    best = next(each for each in ours if each.k == k)
     words = (
-        f"{where}, FlowHash with k{SPACE}={SPACE}{k} scans {_speed_up(best):,.1f}× fewer items "
-        f"at Pr@1 {_per_cent(best)}"
+        f"{where}, FlowHash with k{SPACE}={SPACE}{best.k} scans {_speed_up(best):,.1f}× fewer "
+        f"items at Pr@1 {_per_cent(best)}"
     )
     if exhaustive is not None:
         words += f", exhaustive search has {_per_cent(exhaustive)}{_between(best)}"
-    return words + _rivals(best, [each for each in merged if each.k == k]) + "."
+    return words + _rivals(best, [each for each in merged if each.k == best.k]) + "."
 
 
 def _between(ours: MergedRow) -> str:
     """The interval of the difference to exhaustive search, the widest of all seeds."""
-    ends = [(row.pr1_low, row.pr1_high) for row in ours.rows]
-    low = min((low for low, _ in ends if low is not None), default=None)
-    high = max((high for _, high in ends if high is not None), default=None)
-    if low is None or high is None:
+    lows, highs = ours.values("pr1_low"), ours.values("pr1_high")
+    if not lows or not highs:
         return ""
-    return f" (a difference of {between(low, high)} points)"
+    return f" (a difference of {between(min(lows), max(highs))} points)"
 
 
 def _rivals(ours: MergedRow, same: Sequence[MergedRow]) -> str:
@@ -244,59 +210,40 @@ def _per_cent(each: MergedRow) -> str:
 
 
 def _precision(each: MergedRow) -> float:
-    return each.mean(lambda row: row.pr1) or 0.0
+    return each.mean("pr1") or 0.0
 
 
 def _speed_up(each: MergedRow) -> float:
-    return each.mean(lambda row: row.suf) or 0.0
+    return each.mean("suf") or 0.0
 
 
 SIDE = 64  # pixels of a stored image, at most: it is shown no larger, and there are hundreds
 
 
-@dataclass(frozen=True)
-class ShownAnswer:
-    """One item that came back; ``source`` is a data URI, or None for vectors."""
-
-    name: str
-    source: str | None
-    right: bool
-
-
-@dataclass(frozen=True)
-class ShownQuery:
-    """One query, and the answers of each method."""
-
-    name: str
-    source: str | None
-    answers: tuple[tuple[str, tuple[ShownAnswer, ...]], ...]
-
-
-def queries(examples: Sequence[Example], class_names: Sequence[str]) -> list[ShownQuery]:
-    """Everything the grid shows."""
-    return [_query(example, class_names) for example in examples]
-
-
-def _query(example: Example, names: Sequence[str]) -> ShownQuery:
-    answers = tuple(
+def _query(example: Example, class_names: Sequence[str]) -> dict[str, Any]:
+    """One query, and the answers of each method, right and wrong."""
+    answers = [
         (
             method_label(method),
-            tuple(
-                ShownAnswer(_name(label, names), _source(image), label == example.label)
+            [
+                _shown(label, image, class_names) | {"right": label == example.label}
                 for label, image in returned
-            ),
+            ],
         )
         for method, returned in example.answers.items()
-    )
-    return ShownQuery(_name(example.label, names), _source(example.image), answers)
+    ]
+    return _shown(example.label, example.image, class_names) | {"answers": answers}
 
 
-def _name(label: int, names: Sequence[str]) -> str:
-    return str(names[label]) if 0 <= label < len(names) else f"class {label}"
-
-
-def _source(image: NDArray[np.uint8] | None) -> str | None:
-    return None if image is None else picture(image)
+def _shown(
+    label: int, image: NDArray[np.uint8] | None, class_names: Sequence[str]
+) -> dict[str, Any]:
+    """An item's name, and its image as a data URI; None for vectors."""
+    known = 0 <= label < len(class_names)
+    return {
+        "name": str(class_names[label]) if known else f"class {label}",
+        "source": None if image is None else picture(image),
+    }
 
 
 def picture(image: NDArray[np.uint8]) -> str:

@@ -16,7 +16,6 @@ from flowhash.evaluate.results import (
     Measure,
     MergedRow,
     Row,
-    Value,
     compared,
     is_ours,
     lead_over,
@@ -38,28 +37,26 @@ class Column:
     Attributes:
         title: head of the column.
         meaning: in words, for those who do not know the name.
-        value: takes it out of a row; None where the row has none.
+        name: of the row's field or property; where that is None, nothing is shown.
         decimals: how many are printed, so that a column lines up.
         short: head of the column where it is narrow; the title unless given.
         figures: how many decimals a narrow column has, given the mean; ``decimals`` unless given.
         unit: written after the number in a narrow column.
         in_paper: the paper has it too.
         constant: the method sets it, so that seeds do not change it.
-        field: of the row, where differences in it have intervals, so that FlowHash's may be bold.
-        high: the high end of an interval whose low end is ``value``.
+        high: name of the high end of an interval whose low end is ``name``.
     """
 
     title: str
     meaning: str
-    value: Value
+    name: str
     decimals: int = 2
     short: str = ""
     figures: Callable[[float], int] | None = None
     unit: str = ""
     in_paper: bool = False
     constant: bool = False
-    field: str = ""
-    high: Value | None = None
+    high: str = ""
 
     @property
     def head(self) -> str:
@@ -76,57 +73,44 @@ def _items(mean: float) -> int:
     return 1 if mean < 1000 else 0
 
 
-def speed_over_flat(row: Row) -> float | None:
-    """How many times faster than FAISS Flat, in the same run."""
-    return row.flat / row.seconds if row.flat is not None and row.seconds > 0 else None
-
-
 PRECISIONS = (
-    Column("Pr@1", "% of the nearest 1 of the query's class", lambda row: row.pr1, in_paper=True,
-           field="pr1"),
-    Column("Pr@4", "% of the nearest 4", lambda row: row.pr4, in_paper=True, field="pr4"),
-    Column("Pr@16", "% of the nearest 16", lambda row: row.pr16, in_paper=True, field="pr16"),
-)  # fmt: skip
-SUF = Column(
-    "SUF", "items in the table over items scanned", lambda row: row.suf, in_paper=True, field="suf"
+    Column("Pr@1", "% of the nearest 1 of the query's class", "pr1", in_paper=True),
+    Column("Pr@4", "% of the nearest 4", "pr4", in_paper=True),
+    Column("Pr@16", "% of the nearest 16", "pr16", in_paper=True),
 )
+SUF = Column("SUF", "items in the table over items scanned", "suf", in_paper=True)
 QUALITY = (SUF, *PRECISIONS)
 NMI = Column(
-    "NMI", "% normalised mutual information of buckets and classes, k = 1", lambda row: row.nmi,
-    in_paper=True,
-)  # fmt: skip
+    "NMI", "% normalised mutual information of buckets and classes, k = 1", "nmi", in_paper=True
+)
 COSTS = (
-    Column("items scanned", "items a query", lambda row: row.scanned, 1, "scanned", _items),
-    Column("µs per query", "microseconds of search a query, without the networks",
-           lambda row: 1e6 * row.seconds, 1, "µs", three_figures),
-    Column("× FAISS Flat", "how many times faster than FAISS Flat", speed_over_flat, 1, "vs Flat",
+    Column("items scanned", "items a query", "scanned", 1, "scanned", _items),
+    Column("µs per query", "microseconds of search a query, without the networks", "microseconds",
+           1, "µs", three_figures),
+    Column("× FAISS Flat", "how many times faster than FAISS Flat", "over_flat", 1, "vs Flat",
            three_figures, "×"),
-    Column("forward passes", "forward passes of a network a query", lambda row: row.passes, 0,
-           "passes", constant=True),
+    Column("forward passes", "forward passes of a network a query", "passes", 0, "passes",
+           constant=True),
 )  # fmt: skip
 MAIN = (*QUALITY, NMI, *COSTS)
 REST = (
-    Column("Pr@1 − exhaustive", "points, 95 % interval of the difference, by a paired "
-           "bootstrap over the queries; the widest of several seeds",
-           lambda row: row.pr1_low, high=lambda row: row.pr1_high),
-    Column("Pr@4 − exhaustive", "the same for the nearest 4", lambda row: row.pr4_low,
-           high=lambda row: row.pr4_high),
-    Column("Pr@16 − exhaustive", "the same for the nearest 16", lambda row: row.pr16_low,
-           high=lambda row: row.pr16_high),
-    Column("AMI", "% adjusted mutual information, k = 1", lambda row: row.ami),
-    Column("purity", "% of items in a bucket that have its most frequent class, k = 1",
-           lambda row: row.purity),
-    Column("recall@1", "% of exhaustive search's 1 nearest", lambda row: row.recall1),
-    Column("recall@4", "% of exhaustive search's 4 nearest", lambda row: row.recall4),
-    Column("recall@16", "% of exhaustive search's 16 nearest", lambda row: row.recall16),
-    Column("mAP@R", "% mean average precision at R", lambda row: row.map_r),
-    Column("SUF@1", "with buckets opened until 1 item is found", lambda row: row.suf1),
-    Column("SUF@4", "with buckets opened until 4 are found", lambda row: row.suf4),
-    Column("SUF@16", "with buckets opened until 16 are found", lambda row: row.suf16),
-    Column("expected", "SUF of independent, even codes", lambda row: row.expected, constant=True),
-    Column("variance", "of the items scanned, independent and even codes",
-           lambda row: row.variance, figures=three_figures, constant=True),
-    Column("d", "buckets", lambda row: row.buckets, 0, constant=True),
+    Column("Pr@1 − exhaustive", "points, 95 % interval of the difference, by a paired bootstrap "
+           "over the queries; the widest of several seeds", "pr1_low", high="pr1_high"),
+    Column("Pr@4 − exhaustive", "the same for the nearest 4", "pr4_low", high="pr4_high"),
+    Column("Pr@16 − exhaustive", "the same for the nearest 16", "pr16_low", high="pr16_high"),
+    Column("AMI", "% adjusted mutual information, k = 1", "ami"),
+    Column("purity", "% of items in a bucket that have its most frequent class, k = 1", "purity"),
+    Column("recall@1", "% of exhaustive search's 1 nearest", "recall1"),
+    Column("recall@4", "% of exhaustive search's 4 nearest", "recall4"),
+    Column("recall@16", "% of exhaustive search's 16 nearest", "recall16"),
+    Column("mAP@R", "% mean average precision at R", "map_r"),
+    Column("SUF@1", "with buckets opened until 1 item is found", "suf1"),
+    Column("SUF@4", "with buckets opened until 4 are found", "suf4"),
+    Column("SUF@16", "with buckets opened until 16 are found", "suf16"),
+    Column("expected", "SUF of independent, even codes", "expected", constant=True),
+    Column("variance", "of the items scanned, independent and even codes", "variance",
+           figures=three_figures, constant=True),
+    Column("d", "buckets", "buckets", 0, constant=True),
 )  # fmt: skip
 TERMINAL = tuple(replace(column, decimals=1) for column in (*PRECISIONS, SUF, NMI))
 
@@ -239,22 +223,20 @@ def make_grid(
     def line(group: int | None, method: str, k: int | None) -> Line:
         keys = [(method, table, k) for table in tables]
         label = method_label(method)
+        cells = [
+            replace(
+                _cell(column, measured.get(key), printed.get(key), narrow),
+                bold=leads_all(column.name, same, key),
+            )
+            for key in keys
+            for column in columns
+        ]
+        notes = dict.fromkeys(measured[key].note for key in keys if key in measured)
         return Line(
             label if k == group else f"{label}, k = {k}",
-            tuple(
-                replace(
-                    _cell(column, measured.get(key), printed.get(key), narrow),
-                    bold=leads_all(column.field, same, key),
-                )
-                for key in keys
-                for column in columns
-            ),
+            tuple(cells),
             is_ours(method),
-            "; ".join(
-                dict.fromkeys(
-                    note for key in keys if key in measured and (note := measured[key].note)
-                )
-            ),
+            "; ".join(note for note in notes if note),
         )
 
     places = {(k, method, k) for method, table, k in measured if table in tables}
@@ -280,7 +262,7 @@ def columns_with_values(rows: Sequence[Row], columns: Iterable[Column]) -> list[
     merged = merge_seeds(rows)
     return [
         column for column in columns
-        if any(each.measure(column.value) is not None for each in merged)
+        if any(each.measure(column.name) is not None for each in merged)
     ]  # fmt: skip
 
 
@@ -300,15 +282,13 @@ def _cell(column: Column, merged: MergedRow | None, paper: MergedRow | None, nar
         figures = column.figures if narrow else None
         return f"{value:,.{column.decimals if figures is None else figures(measure.mean)}f}"
 
-    measured = None if merged is None else merged.measure(column.value)
-    theirs = paper.measure(column.value) if paper is not None and column.in_paper else None
+    measured = None if merged is None else merged.measure(column.name)
+    theirs = paper.measure(column.name) if paper is not None and column.in_paper else None
     beside = "" if theirs is None else written(theirs.mean, theirs)
     if merged is None or measured is None:
         return Cell(paper=beside)
-    if column.high is not None:
-        low = min(end for row in merged.rows if (end := column.value(row)) is not None)
-        high = max(end for row in merged.rows if (end := column.high(row)) is not None)
-        return Cell(between(low, high))
+    if column.high:
+        return Cell(between(min(merged.values(column.name)), max(merged.values(column.high))))
     text = written(measured.mean, measured) + (column.unit if narrow else "")
     if measured.deviation is None or column.constant:
         return Cell(text, paper=beside)
@@ -357,13 +337,12 @@ def leads_grid(rows: Sequence[Row], name: str, columns: Sequence[Column], captio
         if ours.method != "flowhash":
             continue
         found = compared(ours.rows[0], rows)
-        for rival in sorted(
-            found, key=lambda other: (method_order(other.method), other.k != ours.k)
-        ):
+        found.sort(key=lambda other: (method_order(other.method), other.k != ours.k))
+        for rival in found:
             theirs = merged[rival.method, rival.table, rival.k]
             called = rival_name(rival, ours.rows[0])
             cells = tuple(
-                _difference(column, ours, theirs, lead_over(ours.rows, called, column.field))
+                _difference(column, ours, theirs, lead_over(ours.rows, called, column.name))
                 for column in columns
             )
             words = "against " + called.replace(rival.method, METHODS[rival.method])
@@ -375,8 +354,8 @@ def _difference(
     column: Column, ours: MergedRow, theirs: MergedRow | None, lead: tuple[float, float] | None
 ) -> Cell:
     """A difference with its interval; nothing where it has none."""
-    mean = ours.mean(column.value)
-    other = None if theirs is None else theirs.mean(column.value)
+    mean = ours.mean(column.name)
+    other = None if theirs is None else theirs.mean(column.name)
     if mean is None or other is None or lead is None:
         return Cell()
     return Cell(f"{signed(mean - other)} ({between(*lead)})")
@@ -386,8 +365,8 @@ def _less_exhaustive(rows: Sequence[Row], column: Column) -> tuple[float, float]
     """The interval of what a method has less or more than exhaustive search, over all seeds."""
 
     def ends(row: Row) -> Sequence[float] | None:
-        low, high = (getattr(row, f"{column.field}_{end}") for end in ("low", "high"))
+        low, high = (getattr(row, f"{column.name}_{end}") for end in ("low", "high"))
         return None if low is None or high is None else (low, high)
 
-    drawn = widest(rows, lambda row: row.over_seeds.get("exhaustive", {}).get(column.field))
+    drawn = widest(rows, lambda row: row.over_seeds.get("exhaustive", {}).get(column.name))
     return drawn or widest(rows, ends)

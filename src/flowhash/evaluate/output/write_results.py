@@ -10,9 +10,9 @@ from pathlib import Path
 
 import flowhash
 from flowhash.durable_files import replace_file
-from flowhash.evaluate.output import markdown_latex
 from flowhash.evaluate.output.paper_figures import has_objectives, objective_figure, suf_figure
 from flowhash.evaluate.output.report_page import write_report
+from flowhash.evaluate.output.result_tables import UNSEEN, result_tables
 from flowhash.evaluate.paper_numbers import Experiment, paper_rows
 from flowhash.evaluate.results import Outcome, Report, Row, rows_as_csv, write_rows
 
@@ -51,25 +51,16 @@ def write_reproduction(
     stem = folder / (name or f"{experiment.data}-{experiment.loss}")
     paper = paper_rows(experiment.data, experiment.loss)
     facts = _facts(outcome, experiment.title, command)
-    written = [_named(stem, ending) for ending in (".json", ".csv", ".md", ".tex")]
-    write_rows(written[0], outcome.rows)
-    replace_file(written[1], rows_as_csv(outcome.rows).encode())
-    replace_file(written[2], _markdown(outcome, experiment, paper, facts, stem.name).encode())
-    options = {"title": experiment.title, "names": experiment.table_names}
-    latex = markdown_latex.latex(outcome.rows, paper, number=experiment.number, **options)  # type: ignore[arg-type]
-    if any(row.table == markdown_latex.UNSEEN for row in outcome.rows):
-        latex += "\n" + markdown_latex.unseen(outcome.rows, title=experiment.title, form="latex")
-    replace_file(written[3], latex.encode())
+    title = f"FlowHash on {experiment.title}: {outcome.kind}"
+    *written, page = _write_rows_and_page(outcome, title, facts, paper, stem)
+    written += [Path(f"{stem}.md"), Path(f"{stem}.tex")]
+    tables = _tables(outcome, experiment, paper, "markdown")
+    replace_file(written[-2], _markdown(outcome, experiment, facts, tables, stem.name).encode())
+    replace_file(written[-1], "\n".join(_tables(outcome, experiment, paper, "latex")).encode())
     written += suf_figure(outcome.rows, paper, f"{stem}-suf")
     if has_objectives(outcome.curves):
         written += objective_figure(outcome.curves, f"{stem}-objective")
-    page = Report(
-        f"FlowHash on {experiment.title}: {outcome.kind}", outcome.rows, facts, paper,
-        outcome.buckets, outcome.examples, outcome.curves, outcome.class_names,
-        (*outcome.words, RULES),
-    )  # fmt: skip
-    written.append(write_report(page, _named(stem, ".html")))
-    return written
+    return [*written, page]
 
 
 def write_evaluation(
@@ -78,21 +69,36 @@ def write_evaluation(
     """Write the evaluation of an encoder: JSON, CSV and the report; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
     facts = [fact for fact in _facts(outcome, title, command) if fact[0] not in ("data", "seeds")]
-    write_rows(folder / f"{stem}.json", outcome.rows)
-    replace_file(folder / f"{stem}.csv", rows_as_csv(outcome.rows).encode())
+    return _write_rows_and_page(outcome, title, facts, (), folder / stem)
+
+
+def _write_rows_and_page(
+    outcome: Outcome,
+    title: str,
+    facts: Sequence[tuple[str, str]],
+    paper: Sequence[Row],
+    stem: Path,
+) -> list[Path]:
+    # The ending is added to the stem, which may have dots in it.
+    written = [Path(f"{stem}{ending}") for ending in (".json", ".csv", ".html")]
+    write_rows(written[0], outcome.rows)
+    replace_file(written[1], rows_as_csv(outcome.rows).encode())
     page = Report(
-        title, outcome.rows, facts, (), outcome.buckets, outcome.examples, outcome.curves,
+        title, outcome.rows, facts, paper, outcome.buckets, outcome.examples, outcome.curves,
         outcome.class_names, (*outcome.words, RULES),
     )  # fmt: skip
-    return [
-        folder / f"{stem}.json",
-        folder / f"{stem}.csv",
-        write_report(page, folder / f"{stem}.html"),
-    ]
+    write_report(page, written[2])
+    return written
 
 
-def _named(stem: Path, ending: str) -> Path:
-    return stem.with_name(stem.name + ending)
+def _tables(outcome: Outcome, experiment: Experiment, paper: Sequence[Row], form: str) -> list[str]:
+    """Those of classes that training knows; and of others, where they were searched too."""
+    rows, title = outcome.rows, experiment.title
+    names, number = experiment.table_names, experiment.number
+    found = [result_tables(rows, paper, title=title, names=names, number=number, form=form)]
+    if any(row.table in UNSEEN for row in rows):
+        found.append(result_tables(rows, title=title, names=UNSEEN, form=form))
+    return found
 
 
 def _facts(outcome: Outcome, title: str, command: str) -> list[tuple[str, str]]:
@@ -124,11 +130,12 @@ def _minutes(seconds: Mapping[str, float]) -> str:
 def _markdown(
     outcome: Outcome,
     experiment: Experiment,
-    paper: Sequence[Row],
-    facts: list[tuple[str, str]],
+    facts: Sequence[tuple[str, str]],
+    tables: Sequence[str],
     stem: str,
 ) -> str:
     """The page under docs/results."""
+    known, *unseen = tables
     head = [f"- {name}: `{value}`" if name == "command" else f"- {name}: {value}"
             for name, value in facts]  # fmt: skip
     parts = [
@@ -140,23 +147,17 @@ def _markdown(
         *outcome.words,
         RULES,
         "## Classes that training knows",
-        markdown_latex.markdown(
-            outcome.rows, paper, title=experiment.title, names=experiment.table_names,
-            number=experiment.number,
-        ).rstrip(),
+        known.rstrip(),
         f"## SUF against k (the paper's Figure 4)\n\n![SUF against k]({stem}-suf.png)",
-    ]  # fmt: skip
+    ]
     if has_objectives(outcome.curves):
         parts += [
             "## What Algorithm 1 minimises, against the step",
             OBJECTIVE_WORDS,
             f"![M, ĝ and g against the step]({stem}-objective.png)",
         ]
-    if any(row.table == markdown_latex.UNSEEN for row in outcome.rows):
-        parts += [
-            "## Classes that training had not",
-            markdown_latex.unseen(outcome.rows, title=experiment.title).rstrip(),
-        ]
+    for table in unseen:
+        parts += ["## Classes that training had not", table.rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -165,13 +166,10 @@ PACKAGES = ("numpy", "numba", "torch", "faiss-cpu")
 
 def machine() -> str:
     """The processor, its cores and the versions of what ran on it."""
-    model = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
+    lines = information.read_text().splitlines() if information.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = models[0] if models else platform.processor() or platform.machine()
     found = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
         try:

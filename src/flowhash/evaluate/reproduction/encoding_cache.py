@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -47,11 +47,8 @@ class Encodings:
         self, items: LabelledItems, name: str, network: EmbeddingNetwork
     ) -> NDArray[np.float32]:
         """A network's outputs [n, outputs]; its backbone's features are computed once."""
-
-        def make() -> Parts:
-            return self._finished(self.features(items, name, network), network)
-
-        return self._kept(f"outputs-{name}-{self._split(items)}-{digest(network)}", items, make)
+        known = f"outputs-{name}-{self._split(items)}-{digest(network)}"
+        return self._kept(known, items, self._finished(items, name, network))
 
     def features(
         self,
@@ -78,28 +75,26 @@ class Encodings:
             draws = augmentation.draw(len(taken), np.random.default_rng([*seed, start]))
             return self.preprocessing.augmented(taken, draws, augmentation)
 
-        def make() -> Parts:
+        def parts() -> Parts:
             starts = range(0, len(items), BATCH)
             batches = (batch(start) for start in starts)
             made = run_networks([network.backbone.to(self.device)], batches, self.device)
             shown = made if self.quiet else tracked(made, f"encode {name}", len(starts))
-            return (part for [part] in shown)
+            yield from (part for [part] in shown)
 
         way = "" if augmentation is None else _short(repr((augmentation, seed)).encode())
         known = f"{self._split(items)}{way}-{digest(network.backbone)}"
-        return self._kept(f"features-{name}-{known}", items, make)
+        return self._kept(f"features-{name}-{known}", items, parts())
 
-    def _kept(
-        self, name: str, items: LabelledItems, make: Callable[[], Parts]
-    ) -> NDArray[np.float32]:
-        """What the file holds, mapped; made where there is none, and put in place in one step."""
+    def _kept(self, name: str, items: LabelledItems, parts: Parts) -> NDArray[np.float32]:
+        """What the file holds, mapped; where there is none, its parts are put in place at once."""
         path = self.folder / f"{name}.npy"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             began = time.perf_counter()
             remove_strays(path)
             with atomic_file(path) as file:
-                _write_parts(file, make(), len(items))
+                _write_parts(file, parts, len(items))
                 spent = repr(time.perf_counter() - began).encode()
                 replace_file(path.with_suffix(".seconds"), spent)
         try:
@@ -123,7 +118,8 @@ class Encodings:
         parts = [items.labels, some, *(arrays[name] for name in sorted(arrays))]
         return _short(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
-    def _finished(self, features: NDArray[np.float32], network: EmbeddingNetwork) -> Parts:
+    def _finished(self, items: LabelledItems, name: str, network: EmbeddingNetwork) -> Parts:
+        features = self.features(items, name, network)
         network = network.to(self.device).eval()
         for start in range(0, len(features), ROWS):
             rows = torch.from_numpy(np.array(features[start : start + ROWS]))

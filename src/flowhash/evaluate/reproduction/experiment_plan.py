@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowhash.errors import InputError
 from flowhash.evaluate.paper_numbers import Experiment, paper_experiment
@@ -128,10 +127,6 @@ class ExperimentPlan:
         kind = {"paper": "", "method": "-method", "cpu": "-refined-classifier"}[self.preset]
         return f"{self.experiment.data}-{self.experiment.loss}{kind}"
 
-    def __post_init__(self) -> None:
-        if self.trunk is None and self.base is None:
-            raise InputError("a plan needs a trunk or a base to rank by")
-
 
 def make_plan(
     data: str, loss: str, name: str, seed: int = 0, classes: int = 100, unseen: bool = False
@@ -176,16 +171,14 @@ def make_plan(
         for paragraph in (PAPER_WORDS if name == "paper" else METHOD_WORDS)
     ]  # fmt: skip
     words += [UNSEEN_WORDS.format(shorter="")] * unseen
+    plan = ExperimentPlan(experiment, name, None, settings, settings, tuple(words))
     if name == "paper":
-        return ExperimentPlan(experiment, name, None, settings, settings, tuple(words))
-    rival = dataclasses.replace(
+        return plan
+    rival = replace(
         settings.hash, loss="softmax", loss_options={}, outputs=classes,
         classes=min(settings.hash.classes, classes),
     )  # fmt: skip
-    return ExperimentPlan(
-        experiment, name, None, settings, settings, tuple(words),
-        classifier=dataclasses.replace(settings, hash=rival, active=1), free=True,
-    )  # fmt: skip
+    return replace(plan, classifier=replace(settings, hash=rival, active=1), free=True)
 
 
 PAPER_RATE = 1e-3
@@ -206,24 +199,23 @@ def _cpu_plan(experiment: Experiment, seed: int, classes: int, unseen: bool) -> 
     assert shared.base is not None
     batch = min(64, classes)
     steps = UNSEEN_STEPS if unseen else TRUNK_STEPS
-    stage = dataclasses.replace(shared.base, steps=steps, classes=batch)
-    trunk = dataclasses.replace(shared, base=stage)
+    trunk = replace(shared, base=replace(shared.base, steps=steps, classes=batch))
     settings = preset(f"cpu-cifar100-{experiment.loss}", seed=seed, validate_every=250)
     assert settings.base is not None
     base = None
     if settings.base.outputs != shared.base.outputs:
-        head = dataclasses.replace(settings.base, steps=HEAD_STEPS, rate=0.05, classes=batch)
-        base = dataclasses.replace(settings, base=head)
+        head = replace(settings.base, steps=HEAD_STEPS, rate=0.05, classes=batch)
+        base = replace(settings, base=head)
     # Where there are fewer buckets than classes, as for npairs, classes cannot each start at one.
     roomy = settings.hash.outputs >= classes
-    hashing = dataclasses.replace(
+    hashing = replace(
         settings.hash,
         steps=HASH_STEPS if roomy else HASH_STEPS_RANDOM,
         classes=min(100, classes), items=2, backbone_rate=1.0,
         rate=3e-4 if roomy else 5e-3, start="classes" if roomy else "random",
         schedule=Schedule("cycle"),
     )  # fmt: skip
-    settings = dataclasses.replace(settings, hash=hashing)
+    settings = replace(settings, hash=hashing)
     shorter = ", and with 1,500 steps of stage 1 instead of 10,000"
     words = (*CPU_WORDS, UNSEEN_WORDS.format(shorter=shorter)) if unseen else CPU_WORDS
     return ExperimentPlan(experiment, "cpu", trunk, base, settings, words, COPIES, mirrored=True)

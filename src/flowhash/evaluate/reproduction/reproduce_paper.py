@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,14 @@ from numpy.typing import NDArray
 from flowhash.data import LabelledItems, Splits, unseen_classes
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.evaluate.comparison.all_methods import EncodedSource, Say, run_all
-from flowhash.evaluate.comparison.example_queries import some_buckets, some_examples
-from flowhash.evaluate.comparison.intervals import over_seeds, place_of
+from flowhash.evaluate.comparison.comparison import (
+    EncodedSource,
+    Say,
+    run_all,
+    some_buckets,
+    some_examples,
+)
+from flowhash.evaluate.comparison.intervals import over_seeds
 from flowhash.evaluate.comparison.methods import Side
 from flowhash.evaluate.reproduction.experiment_plan import make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
@@ -100,49 +106,45 @@ class _Run:
     def __init__(self, trainings: Trainings, seed: int, outcome: Outcome, say: Say) -> None:
         self.trainings, self.seed, self.outcome, self.say = trainings, seed, outcome, say
         self.experiment = trainings.plan.experiment
+        assert trainings.splits.test is not None
+        self.test = trainings.splits.test
 
     def seen(self) -> None:
         """The tables of the paper: classes that training knows."""
-        splits = self.trainings.splits
-        assert splits.test is not None
-        self._train()
-        queries = splits.test
-        for table in self.experiment.items:
-            items = {"train": splits.train, "test": queries}[table]
-            self._compare(table, items, table, None if table == "test" else queries)
+        every = {"train": (self.trainings.splits.train, self.test), "test": (self.test, None)}
+        tables = {table: every[table] for table in self.experiment.items}
+        self._search(tables, f"seed {self.seed}")
         if self.seed == 0:
             self.outcome.curves = dict(self.trainings.curves())
-        for name, value in self.trainings.seconds().items():
-            self.outcome.seconds[f"seed {self.seed}: {name}"] = value
 
     def unseen(self) -> None:
         """Classes that training has not seen, searched among themselves."""
-        assert self.trainings.splits.test is not None
-        self._train()
-        self._compare("unseen", self.trainings.splits.test, "unseen", None)
-        for name, value in self.trainings.seconds().items():
-            self.outcome.seconds[f"seed {self.seed}, unseen classes: {name}"] = value
+        self._search({"unseen": (self.test, None)}, f"seed {self.seed}, unseen classes")
 
-    def _train(self) -> None:
-        self.trainings.base()
+    def _search(
+        self, tables: Mapping[str, tuple[LabelledItems, LabelledItems | None]], name: str
+    ) -> None:
+        """Train what is missing, then search each table: its items, and what is asked or None."""
         for k in self.experiment.active:
             self.trainings.encoder(k)
-        self.trainings.tuned_classifier()
+        _ = self.trainings.tuned_classifier  # trained where it is first asked for
         for k in self.experiment.active:
             self.trainings.free(k)
+        for table, (items, queries) in tables.items():
+            self._compare(table, items, queries)
+        for training, value in self.trainings.seconds().items():
+            self.outcome.seconds[f"{name}: {training}"] = value
 
-    def _compare(
-        self, table: str, items: LabelledItems, name: str, queries: LabelledItems | None
-    ) -> None:
+    def _compare(self, table: str, items: LabelledItems, queries: LabelledItems | None) -> None:
         began = time.perf_counter()
         self.say(f"search the {table} table, seed {self.seed}")
-        sides = _TrainedSource(self.trainings, items, name, queries)
+        sides = _TrainedSource(self.trainings, items, table, queries)
         comparison, trials = run_all(
             table, sides, self.experiment.active, self.experiment.buckets, items.classes,
             self.seed, self.say,
         )  # fmt: skip
         self.outcome.rows += [trial.row for trial in trials]
-        self.outcome.draws |= {place_of(trial.row): trial.draws for trial in trials}
+        self.outcome.draws |= {trial.row.place: trial.draws for trial in trials}
         if table == "test" and self.seed == 0:
             self.outcome.buckets = some_buckets(trials)
             self.outcome.examples = some_examples(comparison, trials, items)
@@ -156,30 +158,21 @@ class _TrainedSource(EncodedSource):
         self, trainings: Trainings, items: LabelledItems, name: str, queries: LabelledItems | None
     ) -> None:
         self.trainings, self.items, self.name, self.asked = trainings, items, name, queries
+        self.other_length = "raw" if trainings.base.unit else "unit"
+        self.scored_apart = trainings.tuned_classifier is not None
 
-    def database(self, active: int | None) -> Side:
-        return self._side(self.items, self.name, active)
-
-    def queries(self, active: int | None) -> Side | None:
-        return None if self.asked is None else self._side(self.asked, "test", active)
+    def sides(self, active: int | None) -> tuple[Side, Side | None]:
+        asked = None if self.asked is None else self._side(self.asked, "test", active)
+        return self._side(self.items, self.name, active), asked
 
     def train(self) -> Side | None:
         if self.items is self.trainings.splits.train:
             return None
         items = self.trainings.splits.train
-        return Side(self.trainings.encoded(items, "train", self.trainings.base()), items.labels)
+        return Side(self.trainings.encoded(items, "train", self.trainings.base), items.labels)
 
-    def encoder(self, active: int) -> Encoder:
-        return self.trainings.encoder(active)
-
-    def ranker(self) -> EmbeddingNetwork:
-        return self.trainings.base()
-
-    def other_length(self) -> str | None:
-        return "raw" if self.trainings.base().unit else "unit"
-
-    def scored_apart(self) -> bool:
-        return self.trainings.tuned_classifier() is not None
+    def encoder(self, active: int | None) -> Encoder:
+        return self.trainings.encoder(active or self.trainings.plan.experiment.active[0])
 
     def _side(self, items: LabelledItems, name: str, active: int | None) -> Side:
         def made(network: EmbeddingNetwork | None) -> NDArray[np.float32] | None:
@@ -187,7 +180,7 @@ class _TrainedSource(EncodedSource):
 
         trainings = self.trainings
         side = Side(
-            np.asarray(made(trainings.base())), items.labels,
+            np.asarray(made(trainings.base)), items.labels,
             scores=trainings.scores(items, name), other=made(trainings.other_length()),
         )  # fmt: skip
         if active is None:

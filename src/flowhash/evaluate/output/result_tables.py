@@ -1,4 +1,4 @@
-"""A grid as Markdown and as LaTeX."""
+"""The tables of results as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from flowhash.evaluate.paper_numbers import NMI_TABLE
 from flowhash.evaluate.results import METHODS, Row, group_seeds
 from flowhash.quality import RESAMPLES
 
-SEEN = ("train", "test")  # tables whose classes were there in training
-UNSEEN = "unseen"
+SEEN = {"train": "train", "test": "test"}  # tables whose classes were there in training
+UNSEEN = {"unseen": "unseen classes"}  # and that of classes which training had not
 BOLD = (
     "Bold: FlowHash leads all other methods at this k (its own variants are none), exhaustive "
     "search and the classifier at k = 1, each by a 95 % interval that lies above zero"
@@ -30,11 +30,41 @@ BOLD = (
 NO_INTERVALS = (
     "These rows were measured without intervals, so that nothing is bold: a lead may be chance."
 )
-BOOTSTRAP = "95 % intervals, by a paired bootstrap over the queries ({count:,} draws)"
+BOOTSTRAP = f"95 % intervals, by a paired bootstrap over the queries ({RESAMPLES:,} draws)"
 COST_WORDS = (
     "Times are of a query in a batch, without the networks; × FAISS Flat is how many times less "
     "than exhaustive search with FAISS."
 )
+
+
+def result_tables(
+    rows: Sequence[Row],
+    paper: Sequence[Row] = (),
+    *,
+    title: str = "",
+    names: Mapping[str, str] = SEEN,
+    number: int | None = None,
+    form: str = "markdown",
+) -> str:
+    """The tables as text; the paper's numbers stand small beside the measured ones.
+
+    Args:
+        rows: of one experiment, any number of seeds.
+        paper: what ``paper_rows`` gives for it.
+        title: what stands before each caption, such as ``Experiment.title``.
+        names: which searched tables are shown and what they are called; "train" and "test" unless
+            given. For ImageNet ``Experiment.table_names`` says "val".
+        number: of the paper's table that has the experiment, ``Experiment.number``.
+        form: "markdown", for GitHub; or "latex", for a document that has the packages booktabs and
+            xcolor. With graphicx as well, tables that are wider than the line are shrunk to it.
+
+    Raises:
+        InputError: there is no row of these tables, or two have the same method, table, k and seed.
+    """
+    forms = {"markdown": _markdown, "latex": _latex}
+    if form not in forms:
+        raise InputError(f"form is {form!r}; expected one of {', '.join(map(repr, forms))}")
+    return forms[form](_grids(rows, paper, title, names, number), _notes(rows, names))
 
 
 def bold_words(rows: Sequence[Row]) -> str:
@@ -82,13 +112,11 @@ def _grids(
     if any(row.table in there for row in paper):
         grey = " The small grey number is the paper's."
     bold = bold_words(rows)
-    explained = f"{seeds}{grey} {bold}"
     main, last = (f" (the paper's Table {n})" if number else "" for n in (number, NMI_TABLE))
-    caption = f"{head}SUF and precision in %{main}. {explained}"
+    caption = f"{head}SUF and precision in %{main}. {seeds}{grey} {bold}"
     grids = [make_grid(rows, paper, QUALITY, there, caption)]
     if bold != NO_INTERVALS:
-        over = _over_seeds_words(rows, "; over seeds the widest")
-        how = f"{BOOTSTRAP.format(count=RESAMPLES)}{over}"
+        how = BOOTSTRAP + _over_seeds_words(rows, "; over seeds the widest")
         for table, name in there.items():
             found = [row for row in rows if row.table == table]
             caption = (
@@ -113,8 +141,8 @@ def _grids(
     return [grid for grid in grids if grid.groups]
 
 
-def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Methods and what must be known about their rows, each once, with where it holds."""
+def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[str]:
+    """What must be known about the rows of methods, each once, with where it holds."""
     places: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row.note and row.table in names:
@@ -123,8 +151,15 @@ def _notes(rows: Sequence[Row], names: Mapping[str, str]) -> list[tuple[str, str
             if place not in held:
                 held.append(place)
     return [
-        (f"{METHODS[method]} ({', '.join(held)})", note) for (method, note), held in places.items()
+        f"{METHODS[method]} ({', '.join(held)}): {note}" for (method, note), held in places.items()
     ]
+
+
+def _markdown(grids: Sequence[Grid], notes: Sequence[str]) -> str:
+    parts = [_markdown_grid(grid) for grid in grids]
+    if notes:
+        parts.append("".join(f"- {note}\n" for note in notes))
+    return "\n".join(parts)
 
 
 def _markdown_cell(cell: Cell) -> str:
@@ -147,68 +182,6 @@ def _markdown_grid(grid: Grid) -> str:
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     caption = grid.caption.replace("The small grey number", "The small number")  # GitHub: no colour
     return f"{caption}\n\n{body}\n"
-
-
-def markdown(
-    rows: Sequence[Row],
-    paper: Sequence[Row] = (),
-    *,
-    title: str = "",
-    names: Mapping[str, str] | None = None,
-    number: int | None = None,
-) -> str:
-    """The tables as Markdown for GitHub; the paper's numbers stand small beside the measured ones.
-
-    Args:
-        rows: of one experiment, any number of seeds.
-        paper: what ``paper_rows`` gives for it.
-        title: what stands before each caption, such as ``Experiment.title``.
-        names: which searched tables are shown and what they are called; "train" and "test" unless
-            given. For ImageNet ``Experiment.table_names`` says "val".
-        number: of the paper's table that has the experiment, ``Experiment.number``.
-
-    Raises:
-        InputError: there is no row of these tables, or two have the same method, table, k and seed.
-    """
-    names = dict(zip(SEEN, SEEN, strict=True)) if names is None else names
-    parts = [_markdown_grid(grid) for grid in _grids(rows, paper, title, names, number)]
-    notes = [f"- {method}: {note}" for method, note in _notes(rows, names)]
-    return "\n".join([*parts, *(["\n".join(notes) + "\n"] if notes else [])])
-
-
-def latex(
-    rows: Sequence[Row],
-    paper: Sequence[Row] = (),
-    *,
-    title: str = "",
-    names: Mapping[str, str] | None = None,
-    number: int | None = None,
-) -> str:
-    r"""The tables as LaTeX; takes what ``markdown`` takes.
-
-    It stands in a document that has the packages booktabs and xcolor. With graphicx as well, tables
-    that are wider than the line are shrunk to it.
-    """
-    names = dict(zip(SEEN, SEEN, strict=True)) if names is None else names
-    parts = [latex_grid(grid) for grid in _grids(rows, paper, title, names, number)]
-    notes = [rf"\item {escape_latex(f'{method}: {note}')}" for method, note in _notes(rows, names)]
-    if notes:
-        parts.append("\n".join([r"\begin{itemize}", *notes, r"\end{itemize}", ""]))
-    return PACKAGES + FIT + "\n" + "\n".join(parts)
-
-
-def unseen(rows: Sequence[Row], *, title: str = "", form: str = "markdown") -> str:
-    """The same tables for classes that training had not; the paper has no such experiment.
-
-    Args:
-        rows: those of the table "unseen" are shown.
-        title: what stands before each caption.
-        form: "markdown" or "latex".
-    """
-    forms = {"markdown": markdown, "latex": latex}
-    if form not in forms:
-        raise InputError(f"form is {form!r}; expected one of {', '.join(map(repr, forms))}")
-    return forms[form](rows, title=title, names={UNSEEN: "unseen classes"})
 
 
 PACKAGES = (
@@ -253,6 +226,14 @@ def escape_latex(text: str) -> str:
     return re.sub("|".join(map(re.escape, SPECIAL)), lambda found: SPECIAL[found[0]], text)
 
 
+def _latex(grids: Sequence[Grid], notes: Sequence[str]) -> str:
+    parts = [_latex_grid(grid) for grid in grids]
+    if notes:
+        items = [rf"\item {escape_latex(note)}" for note in notes]
+        parts.append("\n".join([r"\begin{itemize}", *items, r"\end{itemize}", ""]))
+    return PACKAGES + FIT + "\n" + "\n".join(parts)
+
+
 def _latex_cell(cell: Cell, room: str) -> str:
     """One place; ``room`` is the column's longest number of the paper, for ours to line up."""
     mean = escape_latex(cell.mean)
@@ -278,7 +259,7 @@ def _latex_heads(grid: Grid) -> list[str]:
     return lines
 
 
-def latex_grid(grid: Grid) -> str:
+def _latex_grid(grid: Grid) -> str:
     """One floating table."""
     lines = [r"\toprule", *_latex_heads(grid)]
     rooms = [
