@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from psycopg import Cursor, IsolationLevel, sql
+from psycopg import Cursor, sql
 
 from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
@@ -19,12 +19,10 @@ from flowhash.engines.exact_answers import (
     least_possible,
     ranked,
 )
-from flowhash.engines.postgres.bucket_counts import Counts, OpenedBuckets, count_opened
+from flowhash.engines.postgres.bucket_counts import BucketCounts, OpenedBuckets, Wanted
 from flowhash.engines.postgres.connection_pool import Connection, Vector
 from flowhash.engines.postgres.payload_filter import Filter
-from flowhash.engines.postgres.postgres_address import PostgresAddress
-from flowhash.engines.postgres.schema import FACTS, Names, TableFacts, facts_of, naming_damage
-from flowhash.engines.postgres.transactions import usable
+from flowhash.engines.postgres.schema import Names, TableFacts
 from flowhash.table import INT64, Hits, TableSettings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
@@ -32,68 +30,56 @@ GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 QUERIES_AT_ONCE = 2048  # counted and ranked together, so that a large batch fits the memory
 
 
-def snapshot(connection: Connection) -> Any:
-    """A transaction that sees one state of the table, whole."""
-    connection.isolation_level = IsolationLevel.REPEATABLE_READ
-    return connection.transaction()
-
-
-def search(
+def search_buckets(
     connection: Connection,
     names: Names,
-    address: PostgresAddress,
-    settings: TableSettings,
-    counts: Counts,
+    facts: TableFacts,
+    known: dict[Wanted, int],
     asked: EngineQueries,
     chosen: Filter,
     payloads: bool,
     buckets: bool,
-) -> tuple[Hits, TableFacts]:
-    """Answer queries from one state of the table; that state's facts, too."""
+) -> Hits:
+    """Answer queries from the state of the table that the connection's transaction sees.
+
+    Args:
+        connection: in a pipeline and a transaction.
+        names: of the table.
+        facts: of that state.
+        known: counts of it with this filter, which gets what is counted now.
+        asked: the queries.
+        chosen: rows that may be found.
+        payloads: whether hits bring theirs.
+        buckets: whether hits bring the buckets that they are in.
+    """
+    counts = BucketCounts(connection, names, facts.settings.active, chosen, known)
     pieces = []
-    with connection.pipeline(), snapshot(connection):
-        with naming_damage(address):
-            facts = _facts_now(connection, names)
-        facts = usable(facts, settings, address)
-        # On many nodes nothing says that the counts are those of the registry's state.
-        known = {} if chosen or facts.distributed else counts.of(facts.changes)
-        for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
-            part = slice(start, start + QUERIES_AT_ONCE)
-            some = some_of(asked, part)
-            opened = count_opened(connection, names, settings.active, some, chosen, known)
-            if not chosen and not facts.distributed:
-                # All buckets are read alike. Left to itself the server plans each query anew or
-                # not, as its first few happened to look, and that takes as long as reading one.
-                connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            asking = _Asking(
-                connection, names, settings, facts.largest, some, chosen, payloads, buckets
-            )
-            pieces.append(asking.answer(opened))
-    return Hits.concatenate(pieces), facts
-
-
-def _facts_now(connection: Connection, names: Names) -> TableFacts | None:
-    row = connection.execute(
-        sql.SQL("SELECT {} FROM {} WHERE name = %s").format(sql.SQL(FACTS), names.registry),
-        (names.name,),
-        prepare=True,
-    ).fetchone()
-    return None if row is None else facts_of(row)
+    for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
+        part = slice(start, start + QUERIES_AT_ONCE)
+        some = replace(asked, order=asked.order[part], queries=asked.queries[part])
+        opened = counts.opened(some)
+        if not chosen and not facts.distributed:
+            # All buckets are read alike. Left to itself the server plans each query anew or
+            # not, as its first few happened to look, and that takes as long as reading one.
+            connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        asking = _Asking(connection, names, facts, some, chosen, payloads, buckets)
+        pieces.append(asking.answer(opened))
+    return Hits.concatenate(pieces)
 
 
 class _Asking:
     """One batch of queries on one state of a table."""
 
     def __init__(
-        self, connection: Connection, names: Names, settings: TableSettings, largest: float,
-        asked: EngineQueries, chosen: Filter, payloads: bool, buckets: bool,
+        self, connection: Connection, names: Names, facts: TableFacts, asked: EngineQueries,
+        chosen: Filter, payloads: bool, buckets: bool,
     ) -> None:  # fmt: skip
         self._asked = asked
         self._vectors = [Vector(query) for query in asked.queries]
         self._lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
         self._connection = connection
-        self._settings = settings
-        self._largest = largest
+        self._settings = facts.settings
+        self._largest = facts.largest
         self._chosen = chosen
         self._payloads, self._buckets = payloads, buckets
         more = ", payload" * payloads + ", bucket, others" * buckets
@@ -101,7 +87,7 @@ class _Asking:
             "SELECT id, embedding, {} AS distance{} FROM {} WHERE bucket = %s{}"
             " ORDER BY distance LIMIT %s"
         ).format(
-            names.distance(settings), sql.SQL(more), names.table, chosen.condition,
+            names.distance(facts.settings), sql.SQL(more), names.table, chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
     def answer(self, opened: OpenedBuckets) -> Hits:
@@ -260,13 +246,6 @@ class AskedPart:
     wishes: Sequence[Wish]
     results: Cursor[tuple[Any, ...]] | None = None
     measured: MeasuredRows | None = None
-
-
-def some_of(asked: EngineQueries, part: slice) -> EngineQueries:
-    """Some of the queries."""
-    return EngineQueries(
-        asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least
-    )
 
 
 def all_of(pieces: Sequence[MeasuredRows]) -> tuple[EngineCandidates, NDArray[np.float64]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import sql
 
-from flowhash.engines.engine_arguments import allowed_ids
+from flowhash.engines.engine_arguments import allowed_ids, allowed_values
 from flowhash.errors import InputError
 from flowhash.table import INT64, HashTable
 
@@ -42,25 +42,26 @@ def read_filter(empty: HashTable, where: Any) -> Filter:
         return NO_FILTER
     if isinstance(where, Mapping):
         return _on_payload(where)
-    ids = allowed_ids(empty, where)
-    kind = "bigint[]" if empty.id_kind == INT64 else "text[]"
-    if empty.id_kind != INT64:
-        ids = [name for name in ids if "\0" not in name]
-    return Filter(sql.SQL(f" AND id = ANY(%s::{kind})"), (ids,))
+    kind, ids = id_list(empty.id_kind, allowed_ids(empty, where))
+    return Filter(sql.SQL(" AND id = ANY(%s::{})").format(kind), (ids,))
+
+
+def id_list(kind: str, ids: list[Any]) -> tuple[sql.SQL, list[Any]]:
+    """The server's type of a list of ids, and those that it can have: none with a zero in it."""
+    if kind == INT64:
+        return sql.SQL("bigint[]"), ids
+    return sql.SQL("text[]"), [name for name in ids if "\0" not in name]
 
 
 def _on_payload(where: Mapping[Any, Any]) -> Filter:
     conditions, parameters = [], []
-    for key, wanted in where.items():
-        if not isinstance(key, str):
-            raise InputError(f"where has the key {key!r}; expected the name of a payload field")
-        values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+    for key, values in allowed_values(where).items():
         try:
             texts = [_plain(json.dumps(value, allow_nan=False)) for value in values]
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"where[{key!r}] is {wanted!r:.80}; expected a value that JSON can hold, or a list "
-                "of such"
+                f"where[{key!r}] is {where[key]!r:.80}; expected a value that JSON can hold, or a "
+                "list of such"
             ) from error
         conditions.append(
             sql.SQL(
@@ -69,8 +70,6 @@ def _on_payload(where: Mapping[Any, Any]) -> Filter:
             )
         )
         parameters += [json.loads(_plain(json.dumps(key))), texts]
-    if not conditions:
-        raise InputError("where is an empty dict; name a payload field, or leave it out")
     return Filter(sql.Composed(conditions), tuple(parameters))
 
 

@@ -13,9 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import sql
 
-from flowhash.engines.postgres.connection_pool import Connection, Server
-from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import RowStream
+from flowhash.engines.postgres.connection_pool import (
+    Connection,
+    Server,
+    read_address,
+    transaction,
+)
+from flowhash.engines.postgres.row_stream import RowStream, copy_rows
 from flowhash.engines.postgres.schema import (
     TableFacts,
     drop_table,
@@ -24,7 +28,6 @@ from flowhash.engines.postgres.schema import (
     make_table,
     read_facts,
 )
-from flowhash.engines.postgres.transactions import copy_rows, transaction
 from flowhash.errors import InputError, StorageError
 from flowhash.table import INT64, STRING, HashTable
 
@@ -256,4 +259,4 @@ class PostgresLoading:
 
     def _items(self, rows: int) -> int:
         """Items of the first rows: with k > 1 an item counts with its share."""
-        return int(np.floor_divide(rows, self._settings.active))
+        return rows // self._settings.active

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from qdrant_client import models
 
-from flowhash.engines.engine_arguments import allowed_ids
+from flowhash.engines.engine_arguments import allowed_ids, allowed_values
 from flowhash.engines.qdrant.points import CODE, PAYLOAD, holds, point_id
 from flowhash.errors import InputError
 from flowhash.table import HashTable
@@ -63,8 +63,6 @@ def read_where(empty: HashTable, where: Any) -> Chosen:
         return ALL
     if isinstance(where, Mapping):
         return _on_payload(where)
-    if isinstance(where, Iterator):
-        where = list(where)  # it is read twice, and comes only once
     points: list[Any] = list(dict.fromkeys(point_id(item) for item in allowed_ids(empty, where)))
     if len(points) > MOST_IDS:
         raise InputError(
@@ -75,12 +73,9 @@ def read_where(empty: HashTable, where: Any) -> Chosen:
 
 
 def _on_payload(where: Mapping[Any, Any]) -> Chosen:
-    if not where:
-        raise InputError("where is an empty dict; name a payload field, or leave it out")
     conditions, nothing, size = [], False, 0
-    for key, wanted in where.items():
+    for key, values in allowed_values(where).items():
         path = _path(key)
-        values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
         for value in values:
             _check(key, value)
         ways = _ways(path, [value for value in values if holds(value)])
@@ -90,8 +85,8 @@ def _on_payload(where: Mapping[Any, Any]) -> Chosen:
     return Chosen(tuple(conditions), nothing, size)
 
 
-def _path(key: Any) -> str:
-    if not isinstance(key, str) or not holds(key) or '"' in key:
+def _path(key: str) -> str:
+    if not holds(key) or '"' in key:
         raise InputError(
             f"where has the key {key!r:.80}; expected the name of a payload field, without quotes"
         )
