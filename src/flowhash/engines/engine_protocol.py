@@ -192,21 +192,16 @@ def engine_faults(engine: RemoteEngine, show: bool) -> list[str]:
         return [
             f"{engine.address} changed while it was read; check it again when nobody writes to it"
         ]
-    faults += _total_faults(np.concatenate(keys), total)
+    read = np.concatenate(keys)
+    if len(read) != total:
+        faults.append(f"{len(read):,} items were read, but the engine counts {total:,}")
+    twice = len(read) - len(np.unique(read))
+    if twice:
+        faults.append(f"{twice:,} items are there more than once")
     for bucket in np.flatnonzero(held != loads)[:20].tolist():
         faults.append(
             f"bucket {bucket} holds {held[bucket]:,} items, but {loads[bucket]:,} items name it"
         )
-    return faults
-
-
-def _total_faults(keys: NDArray[np.int64], total: int) -> list[str]:
-    faults = []
-    if len(keys) != total:
-        faults.append(f"{len(keys):,} items were read, but the engine counts {total:,}")
-    twice = len(keys) - len(np.unique(keys))
-    if twice:
-        faults.append(f"{twice:,} items are there more than once")
     return faults
 
 

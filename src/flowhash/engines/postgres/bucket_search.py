@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from psycopg import Cursor, sql
 
 from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
+    GROWTH,
     SPARE,
     EngineCandidates,
     exact_distances,
@@ -26,7 +27,6 @@ from flowhash.engines.postgres.schema import Names, TableFacts
 from flowhash.table import INT64, Hits, TableSettings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
-GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 QUERIES_AT_ONCE = 2048  # counted and ranked together, so that a large batch fits the memory
 
 
@@ -116,43 +116,37 @@ class _Asking:
 
     def _measured(self, wanted: Sequence[Wish]) -> list[MeasuredRows]:
         """The lists. While the server works on some of them, the ones before are measured."""
-        parts = [
-            AskedPart(wanted[start : start + STATEMENTS_AT_ONCE])
-            for start in range(0, max(1, len(wanted)), STATEMENTS_AT_ONCE)
-        ]
-        self._ask(parts[0], None)
-        for earlier, part in pairwise(parts):
-            self._ask(part, earlier)
-        self._read(parts[-1])
-        return [part.measured for part in parts if part.measured is not None]
+        found: list[MeasuredRows] = []
+        earlier: Sequence[Wish] = []
+        cursor = self._connection.cursor(binary=True)
 
-    def _ask(self, part: AskedPart, earlier: AskedPart | None) -> None:
-        """Have the server answer what ``part`` wants, and read ``earlier`` while it does."""
-
-        def given() -> Iterator[tuple[Any, ...]]:
-            for turn, (query, bucket, limit) in enumerate(part.wishes, 1):
-                if turn == len(part.wishes) and earlier is not None:
-                    self._read(earlier)  # the server has all but the last statement to work on
+        def given(wishes: Sequence[Wish]) -> Iterator[tuple[Any, ...]]:
+            for turn, (query, bucket, limit) in enumerate(wishes, 1):
+                if turn == len(wishes) and earlier:
+                    # The server has all but the last statement to work on.
+                    found.append(self._read(earlier, cursor))
                 yield self._vectors[query], bucket, *self._chosen.parameters, limit
 
-        # One cursor for all: the driver prepares the statement once and pipelines the rest.
-        part.results = self._connection.cursor(binary=True)
-        if part.wishes:
-            part.results.executemany(self._command, given(), returning=True)
+        for start in range(0, len(wanted), STATEMENTS_AT_ONCE):
+            wishes = wanted[start : start + STATEMENTS_AT_ONCE]
+            # One cursor for all: the driver prepares the statement once and pipelines the rest.
+            results = self._connection.cursor(binary=True)
+            results.executemany(self._command, given(wishes), returning=True)
+            earlier, cursor = wishes, results
+        return [*found, self._read(earlier, cursor)]
 
-    def _read(self, part: AskedPart) -> None:
+    def _read(self, wishes: Sequence[Wish], cursor: Cursor[tuple[Any, ...]]) -> MeasuredRows:
         """Read what has come, and measure it."""
-        assert part.results is not None
         lists = []
-        for _ in part.wishes:
-            lists.append(part.results.fetchall())
-            part.results.nextset()
-        part.results.close()
+        for _ in wishes:
+            lists.append(cursor.fetchall())
+            cursor.nextset()
+        cursor.close()
         sizes = [len(rows) for rows in lists]
-        queries = np.array([query for query, _, _ in part.wishes], np.int64)
+        queries = np.array([query for query, _, _ in wishes], np.int64)
         candidates = self._candidates(np.repeat(queries, sizes), list(chain.from_iterable(lists)))
-        part.measured = MeasuredRows(
-            part.wishes,
+        return MeasuredRows(
+            wishes,
             sizes,
             [rows[-1][2] if rows else 0.0 for rows in lists],
             # A slice of none would keep them all.
@@ -178,7 +172,12 @@ class _Asking:
 
     def _unproven(self, lists: Sequence[MeasuredRows], worst: NDArray[np.float64]) -> list[Wish]:
         """The lists behind whose end a hit may be, with the length to ask for next."""
-        cut = [one for piece in lists for one in piece.cut()]
+        cut = [
+            (wish, end)
+            for piece in lists
+            for wish, size, end in zip(piece.wishes, piece.sizes, piece.ends, strict=True)
+            if size == wish[2]
+        ]
         if not cut:
             return []
         queries = np.array([query for (query, _, _), _ in cut])
@@ -223,29 +222,6 @@ class MeasuredRows:
     ends: list[float]
     candidates: EngineCandidates
     distances: NDArray[np.float64]
-
-    def cut(self) -> list[tuple[Wish, float]]:
-        """The lists behind whose end the bucket may hold more, and those ends."""
-        return [
-            (wish, end)
-            for wish, size, end in zip(self.wishes, self.sizes, self.ends, strict=True)
-            if size == wish[2]
-        ]
-
-
-@dataclass(eq=False)
-class AskedPart:
-    """Some lists on their way.
-
-    Attributes:
-        wishes: what is asked for.
-        results: the server's answers, one for each; None until it is asked.
-        measured: what came of them; None until they are read.
-    """
-
-    wishes: Sequence[Wish]
-    results: Cursor[tuple[Any, ...]] | None = None
-    measured: MeasuredRows | None = None
 
 
 def all_of(pieces: Sequence[MeasuredRows]) -> tuple[EngineCandidates, NDArray[np.float64]]:

@@ -71,6 +71,7 @@ class PostgresTable(RemoteTable):
     ) -> None:
         super().__init__(facts.settings, writable)
         self._server = server
+        self._place = server.address
         self._names = names
         self._permitted = permitted
         self.distributed = facts.distributed
@@ -305,10 +306,6 @@ class PostgresTable(RemoteTable):
         if self._open:
             self._open = False
             self._server.close()
-
-    @property
-    def _place(self) -> PostgresAddress:
-        return self._server.address
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[Connection]:

@@ -220,8 +220,7 @@ class PostgresLoading:
                 make_keys(connection, self._names)
 
     def _digest(self, start: int, stop: int) -> str:
-        known = self._digests.get((start, stop))
-        return known if known is not None else self._source.rows(start, stop).digest()
+        return self._digests.get((start, stop)) or self._source.rows(start, stop).digest()
 
     def _stored(self, piece: tuple[int, int]) -> str:
         """The checksum of a piece, from what the server has stored."""

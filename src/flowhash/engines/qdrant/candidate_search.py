@@ -12,6 +12,7 @@ from qdrant_client import models
 
 from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
+    GROWTH,
     SPARE,
     EngineCandidates,
     exact_distances,
@@ -36,7 +37,6 @@ from flowhash.engines.qdrant.points import (
 )
 from flowhash.table import STRING, Hits
 
-GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 REQUESTS = 128  # of one batch at the most
 NUMBERS = 1 << 19  # of vectors that one batch brings at the most, as far as single queries allow
 VALUES = 1 << 18  # of filters that one batch carries

@@ -94,7 +94,8 @@ def read_address(text: str) -> QdrantAddress:
         ) from None
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     known = {"collection"} if scheme == "qdrant+local" else {"grpc_port"}
-    place = f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    server = parts.netloc.rpartition("@")[2]
+    place = f"{scheme}://{server}{parts.path}"
     for name in sorted(options.keys() - known):
         raise InputError(f"{place} has the option {name!r:.40}; expected only {sorted(known)}")
     if scheme == "qdrant+local":
@@ -116,7 +117,6 @@ def read_address(text: str) -> QdrantAddress:
     grpc_port = options.get("grpc_port", str(port + 1))
     if not grpc_port.isdecimal():
         raise InputError(f"{place}: grpc_port is {grpc_port!r:.20}; expected a whole number")
-    server = parts.netloc.rpartition("@")[2]
     return QdrantAddress(
         name, f"{scheme}://{server}/{name}", host=parts.hostname, port=port,
         grpc_port=int(grpc_port), https=scheme == "qdrant+https", key=key or None,

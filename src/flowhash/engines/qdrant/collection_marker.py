@@ -15,7 +15,7 @@ from typing import Any
 
 from qdrant_client import models
 
-from flowhash.engines.qdrant.client_connection import Store
+from flowhash.engines.qdrant.client_connection import QdrantAddress, Store
 from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
 from flowhash.errors import InputError, StorageError, reason
 from flowhash.table import TableSettings
@@ -135,9 +135,7 @@ def known_facts(store: Store, *, unfinished: bool = False) -> CollectionFacts:
     """
     place = store.address.shown
     if not store.is_there():
-        raise StorageError(
-            f"{place}: there is no such collection; flowhash index --to and flowhash copy make them"
-        )
+        raise no_collection(store.address)
     facts = read_marker(store)
     if facts is None:
         raise StorageError(
@@ -150,6 +148,14 @@ def known_facts(store: Store, *, unfinished: bool = False) -> CollectionFacts:
             "with --restart to begin anew"
         )
     return facts
+
+
+def no_collection(address: QdrantAddress) -> StorageError:
+    """What is said where there is none."""
+    return StorageError(
+        f"{address.shown}: there is no such collection; flowhash index --to and flowhash copy make "
+        "them"
+    )
 
 
 def set_facts(store: Store, **facts: Any) -> None:

@@ -81,10 +81,8 @@ def holds(value: Any) -> bool:
 def directions(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors of length 1 [n, dim]."""
     exact = embeddings.astype(np.float64)
-    scaled: NDArray[np.float32] = (
-        exact / np.linalg.norm(exact, axis=1, keepdims=True)
-    ).astype(np.float32)  # fmt: skip
-    return scaled
+    scaled = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    return scaled.astype(np.float32)
 
 
 def points_of(settings: TableSettings, stored: Stored) -> list[models.PointStruct]:

@@ -22,6 +22,7 @@ from flowhash.engines.qdrant.collection_marker import (
     CollectionFacts,
     known_facts,
     make_collection,
+    no_collection,
     read_marker,
     set_facts,
 )
@@ -100,10 +101,7 @@ class QdrantTable(RemoteTable):
     def _open_stored(cls, place: str, writable: bool, encoder: str | None) -> QdrantTable:
         address = read_address(place)
         if not address.may_hold():
-            raise StorageError(
-                f"{address.shown}: there is no such collection; flowhash index --to and flowhash "
-                "copy make them"
-            )
+            raise no_collection(address)
         with contextlib.ExitStack() as stack:
             store = stack.enter_context(contextlib.closing(Store(address)))
             facts = known_facts(store)
@@ -489,9 +487,7 @@ def refuse_distribute(distribute: bool) -> None:
 
 def _inside(bucket: int) -> Chosen:
     """The points in a bucket."""
-    only = ALL.filter([bucket])
-    assert only is not None
-    return Chosen((only,))
+    return Chosen((ALL.filter([bucket]),))
 
 
 def _place(facts: CollectionFacts, generator: np.random.Generator) -> PointId:
