@@ -16,6 +16,8 @@ WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "
     'such as {"label": ["cat", "dog"]}'
 )
+# Ids that may be found, or payload fields and the values that each may have; None is everything.
+Where = list[Any] | dict[str, list[Any]] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +57,7 @@ class EngineQueries:
         top: how many to return.
         probe: buckets that every query opens.
         at_least: open more until so many items are found, or None.
+        where: what may be found.
     """
 
     order: NDArray[np.int32]
@@ -62,6 +65,7 @@ class EngineQueries:
     top: int
     probe: int
     at_least: int | None
+    where: Where = None
 
 
 def id_values(ids: Any, kind: str) -> list[Any]:
@@ -70,29 +74,27 @@ def id_values(ids: Any, kind: str) -> list[Any]:
     return [found.value(place) for place in range(len(found))]
 
 
-def allowed_ids(empty: HashTable, where: Any) -> list[Any]:
-    """``where`` as ids: a list, a set, an array of them, or a mask.
+def read_where(empty: HashTable, where: Any) -> Where:
+    """What may be found, from what a user gave: ids, a mask, or a dict of payload fields.
 
     Raises:
-        InputError: it is neither, or of the wrong kind.
+        InputError: it is none of these, or of the wrong kind.
     """
-    settings = empty._settings
+    if where is None:
+        return None
+    if isinstance(where, Mapping):
+        return _payload_values(where)
     if isinstance(where, Iterator):  # which can be read once, and is checked first
         where = list(where)
-    allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
+    allowed_rows(empty._settings, state_of(empty), where, WHERE)  # the table's own checks
     array = np.asarray(where) if isinstance(where, (np.ndarray, list, tuple)) else None
     if array is not None and array.dtype == bool:
         allowed: list[Any] = np.flatnonzero(array).tolist()
         return allowed
-    return id_values(where, settings.ids)
+    return id_values(where, empty.id_kind)
 
 
-def allowed_values(where: Mapping[Any, Any]) -> dict[str, list[Any]]:
-    """``where`` as payload fields, and the values that each may have.
-
-    Raises:
-        InputError: it names no field.
-    """
+def _payload_values(where: Mapping[Any, Any]) -> dict[str, list[Any]]:
     if not where:
         raise InputError("where is an empty dict; name a payload field, or leave it out")
     for key in where:

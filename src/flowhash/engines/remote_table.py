@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import plain_integer
-from flowhash.engines.engine_arguments import EngineItems, EngineQueries, id_values
+from flowhash.engines.engine_arguments import EngineItems, EngineQueries, id_values, read_where
 from flowhash.errors import InputError, StorageError
 from flowhash.table import (
     HashTable,
@@ -208,12 +208,13 @@ class RemoteTable(SettingsProperties, ABC):
         # The kernels look at the numbers, in an empty table as in a full one.
         self._empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
         least = None if at_least is None else int(at_least)
-        asked = EngineQueries(order, vectors, top, probe, least)
-        return self._search(asked, where, payloads, buckets)
+        allowed = read_where(self._empty, where)
+        asked = EngineQueries(order, vectors, top, probe, least, allowed)
+        return self._search(asked, payloads, buckets)
 
     @abstractmethod
-    def _search(self, asked: EngineQueries, where: Any, payloads: bool, buckets: bool) -> Hits:
-        """Answer queries; ``where`` is not checked yet."""
+    def _search(self, asked: EngineQueries, payloads: bool, buckets: bool) -> Hits:
+        """Answer queries, with the payloads and the buckets of the hits if they are wanted."""
 
     def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
         """The buckets of each item, ascending; None for those that are not there."""

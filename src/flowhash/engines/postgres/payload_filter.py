@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
 
-from flowhash.engines.engine_arguments import allowed_ids, allowed_values
+from flowhash.engines.engine_arguments import Where
 from flowhash.errors import InputError
-from flowhash.table import INT64, HashTable
+from flowhash.table import INT64
 
 
 @dataclass(frozen=True)
@@ -28,22 +27,22 @@ class Filter:
 NO_FILTER = Filter(sql.SQL(""), ())
 
 
-def read_filter(empty: HashTable, where: Any) -> Filter:
-    """The filter that ``where`` describes.
+def filter_of(where: Where, kind: str) -> Filter:
+    """The rows that may be found.
 
     Args:
-        empty: a table of the same settings, which checks ids.
-        where: None, ids, a mask, or a dict of payload fields and the values they may have.
+        where: of the queries.
+        kind: of the ids.
 
     Raises:
-        InputError: it is none of these.
+        InputError: PostgreSQL cannot compare with a value.
     """
     if where is None:
         return NO_FILTER
-    if isinstance(where, Mapping):
+    if isinstance(where, dict):
         return _on_payload(where)
-    kind, ids = id_list(empty.id_kind, allowed_ids(empty, where))
-    return Filter(sql.SQL(" AND id = ANY(%s::{})").format(kind), (ids,))
+    listed, ids = id_list(kind, where)
+    return Filter(sql.SQL(" AND id = ANY(%s::{})").format(listed), (ids,))
 
 
 def id_list(kind: str, ids: list[Any]) -> tuple[sql.SQL, list[Any]]:
@@ -53,14 +52,14 @@ def id_list(kind: str, ids: list[Any]) -> tuple[sql.SQL, list[Any]]:
     return sql.SQL("text[]"), [name for name in ids if "\0" not in name]
 
 
-def _on_payload(where: Mapping[Any, Any]) -> Filter:
+def _on_payload(where: dict[str, list[Any]]) -> Filter:
     conditions, parameters = [], []
-    for key, values in allowed_values(where).items():
+    for key, values in where.items():
         try:
             texts = [_plain(json.dumps(value, allow_nan=False)) for value in values]
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"where[{key!r}] is {where[key]!r:.80}; expected a value that JSON can hold, or a "
+                f"where[{key!r}] is {values!r:.80}; expected a value that JSON can hold, or a "
                 "list of such"
             ) from error
         conditions.append(

@@ -21,7 +21,7 @@ from flowhash.engines.postgres.connection_pool import (
     snapshot,
     transaction,
 )
-from flowhash.engines.postgres.payload_filter import NO_FILTER, id_list, read_filter
+from flowhash.engines.postgres.payload_filter import NO_FILTER, filter_of, id_list
 from flowhash.engines.postgres.row_stream import RowStream, copy_rows
 from flowhash.engines.postgres.schema import (
     COLUMNS,
@@ -204,8 +204,8 @@ class PostgresTable(RemoteTable):
         ).format(self._names.registry)
         connection.execute(command, (items, next_id, largest, self._names.name))
 
-    def _search(self, asked: EngineQueries, where: Any, payloads: bool, buckets: bool) -> Hits:
-        chosen = read_filter(self._empty, where)
+    def _search(self, asked: EngineQueries, payloads: bool, buckets: bool) -> Hits:
+        chosen = filter_of(asked.where, self.id_kind)
         with self._using() as connection, connection.pipeline(), snapshot(connection):
             facts = self._facts(connection, was_there=True)
             known = KnownCounts() if chosen else self._known_of(facts)

@@ -27,7 +27,7 @@ from flowhash.engines.qdrant.collection_marker import (
     set_facts,
 )
 from flowhash.engines.qdrant.point_counts import PointCounts
-from flowhash.engines.qdrant.point_filter import ALL, Chosen, read_where
+from flowhash.engines.qdrant.point_filter import ALL, Chosen, chosen_by
 from flowhash.engines.qdrant.points import (
     CODE,
     EMBEDDING,
@@ -181,8 +181,8 @@ class QdrantTable(RemoteTable):
                     take_points(self._store, [point.id for point in found])
         return len(found)
 
-    def _search(self, asked: EngineQueries, where: Any, payloads: bool, buckets: bool) -> Hits:
-        chosen = read_where(self._empty, where)
+    def _search(self, asked: EngineQueries, payloads: bool, buckets: bool) -> Hits:
+        chosen = chosen_by(asked.where)
         facts = self._now()
         counts = self._counts(facts, chosen)
         return CandidateSearch(self._store, facts, chosen, counts, payloads, buckets).answer(asked)
