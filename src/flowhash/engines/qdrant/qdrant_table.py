@@ -67,6 +67,7 @@ POINTS = 4096  # the same for points
 LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
 STRETCHES = 16  # places where a sample begins to read
 COUNTED = 200  # items of a large table whose own buckets are counted to measure SUF with k > 1
+NO_FACTS: Mapping[str, Any] = {}
 
 
 class QdrantTable(RemoteTable):
@@ -430,8 +431,8 @@ class QdrantTable(RemoteTable):
     def _change(
         self,
         facts: CollectionFacts,
-        begins: Mapping[str, Any] | None = None,
-        ends: Mapping[str, Any] | None = None,
+        begins: Mapping[str, Any] = NO_FACTS,
+        ends: Mapping[str, Any] = NO_FACTS,
     ) -> Iterator[None]:
         """Between the two, readers keep nothing that they count.
 
@@ -440,12 +441,12 @@ class QdrantTable(RemoteTable):
             begins: facts that hold from the beginning of the change on.
             ends: facts that hold once it is made.
         """
-        set_facts(self._store, writing=self._token, **(begins or {}))
+        set_facts(self._store, writing=self._token, **begins)
         yield
         self._check_claim()
-        ended = {**(ends or {}), "change": facts.change + 1, "writing": "", "pending": None}
+        ended: dict[str, Any] = {"change": facts.change + 1, "writing": "", "pending": None, **ends}
         set_facts(self._store, **ended)
-        self._facts = replace(facts, **{**(begins or {}), **ended})
+        self._facts = replace(facts, **{**begins, **ended})
         self._count = self._counted()
 
     def _check_claim(self) -> None:
