@@ -42,15 +42,7 @@ def search_buckets(
 ) -> Hits:
     """Answer queries from the state of the table that the connection's transaction sees.
 
-    Args:
-        connection: in a pipeline and a transaction.
-        names: of the table.
-        facts: of that state.
-        known: counts of it with this filter, which gets what is counted now.
-        asked: the queries.
-        chosen: rows that may be found.
-        payloads: whether hits bring theirs.
-        buckets: whether hits bring the buckets that they are in.
+    ``known`` are counts of that state with this filter; it gets what is counted now.
     """
     counts = BucketCounts(connection, names, facts.settings.active, chosen, known)
     pieces = []
