@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from flowhash.errors import InputError
+from flowhash.extras import require
 
 if TYPE_CHECKING:
     from flowhash.engines.engine_protocol import RemoteEngine
@@ -22,6 +23,8 @@ SCHEMES = {
     "qdrant+https": "qdrant",
     "qdrant+local": "qdrant",
 }
+# What each engine's extra, which has its name, must have installed.
+NEEDED = {"postgres": ("psycopg", "psycopg_pool"), "qdrant": ("qdrant_client",)}
 SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)  # one letter is a drive
 START = re.compile(r"[a-z][a-z0-9+.-]+:/{1,2}", re.IGNORECASE)
 OPTION = re.compile(r"([^?&=]+)=([^&]*)")
@@ -62,7 +65,10 @@ def room_of(address: str) -> ModuleType:
         known = "postgresql://HOST/DATABASE?table=NAME or qdrant://HOST:6333/COLLECTION"
         shown = hidden(address)[:60]
         raise InputError(f"{shown!r} is no address that FlowHash knows; expected {known}")
-    return importlib.import_module(f"flowhash.engines.{SCHEMES[scheme]}")
+    room = SCHEMES[scheme]
+    for package in NEEDED[room]:
+        require(package, room)
+    return importlib.import_module(f"flowhash.engines.{room}")
 
 
 def open_engine(address: str, mode: str = "r", *, encoder: str | None = None) -> RemoteEngine:

@@ -5,12 +5,8 @@ by the buckets that it opens and ranks what is left by brute force, so that ther
 build and nothing approximate.
 """
 
-from flowhash.extras import require
-
-require("qdrant_client", "qdrant")
-
-from flowhash.engines.qdrant.qdrant_table import QdrantTable  # noqa: E402
-from flowhash.engines.qdrant.table_upload import QdrantLoading  # noqa: E402
+from flowhash.engines.qdrant.qdrant_table import QdrantTable
+from flowhash.engines.qdrant.table_upload import QdrantLoading
 
 open_stored = QdrantTable.open
 create_stored = QdrantTable.create
