@@ -81,7 +81,7 @@ def holds(value: Any) -> bool:
 def directions(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors of length 1 [n, dim]."""
     exact = embeddings.astype(np.float64)
-    scaled = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    scaled: NDArray[np.float64] = exact / np.linalg.norm(exact, axis=1, keepdims=True)
     return scaled.astype(np.float32)
 
 
