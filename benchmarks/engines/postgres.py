@@ -16,10 +16,9 @@ import psycopg
 from benchmarks.measurement import in_turns, seconds
 from flowhash import HashTable
 from flowhash.engines import RemoteEngine, copy, open_engine, postgres
-from flowhash.engines.postgres import schema, transactions as writing
-from flowhash.engines.postgres.connection_pool import Server, Vector
-from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import RowStream
+from flowhash.engines.postgres import schema
+from flowhash.engines.postgres.connection_pool import Server, Vector, read_address, transaction
+from flowhash.engines.postgres.row_stream import RowStream, copy_rows
 from flowhash.engines.postgres.schema import find_names
 
 DIM, BUCKETS, TOP = 64, 256, 16
@@ -212,8 +211,8 @@ def _bare(address: str, table: HashTable, keys: str | None) -> float:
             schema.make_keys(connection, names)
 
         def work() -> None:
-            with writing.transaction(connection):
-                writing.copy_rows(connection, names, groups)
+            with transaction(connection):
+                copy_rows(connection, names, groups)
                 if keys == "after":
                     schema.make_keys(connection, names)
 

@@ -636,7 +636,7 @@ def test_an_unfinished_copy_is_not_used(
     """Lost in the middle: the server is killed after the first piece."""
     loading = importlib.import_module("flowhash.engines.postgres.table_load")
     place = own_server.guarded(table="unfinished")
-    monkeypatch.setattr("flowhash.engines.postgres.row_source.ROWS", 100)
+    monkeypatch.setattr("flowhash.engines.postgres.row_stream.ROWS", 100)
     original, killed = loading.PostgresLoading.parts, []
 
     def killing(self: Any) -> Iterator[Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from flowhash.engines import hidden
-from flowhash.engines.engine_address import SCHEMES
+from flowhash.engines import SCHEMES, hidden
 
 # Passwords that a user may have typed without encoding them, and how they would be encoded.
 ODD = ["se@cret", "se/cret", "se?cret", "se%40cret", "se[cret", "se]cret", "se#cret", "s:e@c:ret",

@@ -11,8 +11,8 @@ import pytest
 from flowhash import HashTable, InputError, StorageError
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.engine_registry import room_of
-from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import RowStream
+from flowhash.engines.postgres.connection_pool import read_address
+from flowhash.engines.postgres.row_stream import RowStream
 from flowhash.engines.postgres.table_load import PostgresLoading
 from tests.engines.servers import Postgres
 

@@ -15,7 +15,7 @@ import pytest
 from flowhash.engines import copy, create_engine, engine_exists, open_engine
 from flowhash.engines.engine_registry import room_of
 from flowhash.engines.postgres import bucket_search as searching
-from flowhash.engines.postgres.bucket_search import snapshot
+from flowhash.engines.postgres.connection_pool import snapshot
 from flowhash.errors import ForbiddenError, InputError, StorageError
 from flowhash.table import HashTable
 from tests.engines.pairs import Make, Pair, bits, engine_contents, make_pairs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -35,15 +36,14 @@ from flowhash.engines.qdrant import (
     candidate_search as searching,
     client_connection as connecting,
     collection_marker as marker,
-    point_writes,
     points,
     qdrant_table as browsing,
     qdrant_table as changing,
     qdrant_table as view,
     table_upload as copies,
 )
+from flowhash.engines.qdrant.client_connection import read_address
 from flowhash.engines.qdrant.point_filter import ALL
-from flowhash.engines.qdrant.qdrant_address import read_address
 from flowhash.errors import ForbiddenError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.table_settings import TableSettings
@@ -375,9 +375,8 @@ def test_readers_keep_no_counts_of_a_change_that_did_not_end(server: StandIn) ->
         assert len(reader) == 2
 
 
-def test_two_writers_do_not_change_a_table_at_once(server: StandIn) -> None:
-    """The second waits, or takes back what the first has left when that one is dead."""
-    address = server.address(f"twice_{next(numbers)}")
+def test_a_second_writer_takes_back_what_a_dead_one_left(server: StandIn) -> None:
+    address = server.address(f"left_{next(numbers)}")
     with create_engine(address, buckets=1, dim=1) as one, open_engine(address, "r+") as two:
         one.add([[0]], [[1]])
         server.failures = 0
@@ -387,23 +386,48 @@ def test_two_writers_do_not_change_a_table_at_once(server: StandIn) -> None:
         with raw(address) as (client, name):
             left = models.PointStruct(id=2, vector={"embedding": [3.0]}, payload={"code": [0]})
             client.upsert(name, [left])  # as if a part had been stored
-        for use in (lambda: two.add([[0]], [[4]]), lambda: two.delete([0])):
-            with pytest.raises(LockedTableError, match="is being changed by somebody else"):
-                use()
-        with raw(address) as (client, name):
-            said = client.retrieve(name, [marker.MARKER])[0].payload["writing"]
-            who, since = said.split()
-            # A writer that waits for one slow request is not dead.
-            slow = f"{who} {int(since) - connecting.PATIENCE - 1}"
-            client.set_payload(name, {"writing": slow}, points=[marker.MARKER])
-            with pytest.raises(LockedTableError, match="is being changed by somebody else"):
-                two.delete([0])
-            long_ago = f"{who} {int(since) - 2 * connecting.PATIENCE - 1}"
-            client.set_payload(name, {"writing": long_ago}, points=[marker.MARKER])
         assert two.add([[0]], [[4]]).tolist() == [1]
         assert 2 not in two
         assert one.add([[0]], [[5]]).tolist() == [2]
         assert len(one) == 3
+    room.remove(address)
+
+
+@pytest.mark.parametrize("how", ["add", "delete"])
+@pytest.mark.parametrize("ended", [False, True])
+def test_two_writers_do_not_change_a_table_at_once(
+    server: StandIn, monkeypatch: pytest.MonkeyPatch, how: str, ended: bool
+) -> None:
+    """The first is refused once a second has begun, be that one through or not."""
+    monkeypatch.setattr(view, "POINTS", 2)  # of a request
+    address = server.address(f"twice_{next(numbers)}")
+    writes = {name: getattr(changing, name) for name in ("put_points", "take_points")}
+    with create_engine(address, buckets=1, dim=1) as one, open_engine(address, "r+") as two:
+        one.add([[0]], [[1]])
+
+        def written_by_both(use: Any, *given: Any) -> None:
+            use(*given)
+            for name, write in writes.items():
+                monkeypatch.setattr(changing, name, write)
+            server.failures = None if ended else 0
+            with contextlib.nullcontext() if ended else pytest.raises(StorageError, match="gone"):
+                two.add([[0]], [[4]], [7])
+            server.failures = None
+
+        for name, write in writes.items():
+            monkeypatch.setattr(changing, name, functools.partial(written_by_both, write))
+        changes = {
+            "add": lambda: one.add([[0]] * 3, [[2], [3], [5]]),
+            "delete": lambda: one.delete([0]),
+        }
+        with pytest.raises(LockedTableError, match="is being changed by somebody else"):
+            changes[how]()
+        assert two.add([[0]], [[6]], [7]).tolist() == [7]
+        # What the first had written of an add was taken back; what it had deleted is gone.
+        names = [0, 7] if how == "add" else [7]
+        assert sorted(item.id for item in one.sample(9, 0)[1]) == names
+        assert len(one) == len(names)
+        assert one.add([[0]], [[5]]).tolist() == [8]
     room.remove(address)
 
 
@@ -415,15 +439,15 @@ def test_a_change_counts_on_from_what_it_read_itself(address: str) -> None:
         old = writer._facts
         for change in (lambda: writer.add([[0]], [[2]]), lambda: writer.delete([0])):
             before = writer._now().change
-            put, take = point_writes.put, point_writes.take
+            put, take = changing.put_points, changing.take_points
 
             def late(*given: Any, use: Any) -> Any:
                 writer._facts = replace(old, change=old.change - 7)
                 return use(*given)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(point_writes, "put", lambda *given, use=put: late(*given, use=use))
-                patch.setattr(point_writes, "take", lambda *given, use=take: late(*given, use=use))
+                for name, use in (("put_points", put), ("take_points", take)):
+                    patch.setattr(changing, name, functools.partial(late, use=use))
                 change()
             assert writer._now().change == before + 1
             assert reader.search([[0]], [[1]]).scanned.tolist() == [len(writer)]
@@ -563,7 +587,7 @@ def test_a_copy_goes_on_where_it_stopped(
     for stored in source.batches():
         table.add(stored.codes, stored.embeddings, stored.ids, stored.payloads)
     written = []
-    put = copies.put_some
+    put = copies.put_points
 
     def put_and_stop(*given: Any) -> None:
         if len(written) == 3:
@@ -571,14 +595,16 @@ def test_a_copy_goes_on_where_it_stopped(
         put(*given)
         written.append(given[-1])
 
-    monkeypatch.setattr(copies, "put_some", put_and_stop)
+    monkeypatch.setattr(copies, "put_points", put_and_stop)
     with pytest.raises(StoppedError):
         copy(table, address)
     assert engine_exists(address)
     for use in (open_engine, lambda place: open_engine(place, "r+")):
         with pytest.raises(StorageError, match="is an unfinished copy; run the same flowhash copy"):
             use(address)
-    monkeypatch.setattr(copies, "put_some", lambda *given: (put(*given), written.append(given[-1])))
+    monkeypatch.setattr(
+        copies, "put_points", lambda *given: (put(*given), written.append(given[-1]))
+    )
     done = copy(table, address)
     assert (done.items, done.before) == (90, 48)
     assert sum(len(stored) for stored in written) == 90  # nothing twice

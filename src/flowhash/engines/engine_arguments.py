@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from flowhash.argument_checks import plain_integer
 from flowhash.errors import InputError
-from flowhash.table import (
-    LARGEST_ID,
-    HashTable,
-    TableSettings,
-    allowed_rows,
-    check_search,
-    check_vectors,
-    read_ids,
-    read_queries,
-    state_of,
-)
+from flowhash.table import LARGEST_ID, HashTable, allowed_rows, read_ids, state_of
 
 WHERE = (
     "It is a list or set of ids, a boolean mask, or a dict of payload fields and what each may be, "
     'such as {"label": ["cat", "dog"]}'
 )
-
-
-def memory_table(settings: TableSettings) -> HashTable:
-    """An empty table in memory with these settings."""
-    return HashTable.create(
-        buckets=settings.buckets,
-        dim=settings.dim,
-        active=settings.active,
-        metric=settings.metric,
-        dtype=settings.dtype,
-        ids=settings.ids,
-        encoder=settings.encoder,
-    )
+# Ids that may be found, or payload fields and the values that each may have; None is everything.
+Where = list[Any] | dict[str, list[Any]] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,24 +47,6 @@ class EngineItems:
         return self.ids + next_id if self.counted else self.ids
 
 
-def new_items(
-    settings: TableSettings,
-    codes: ArrayLike,
-    embeddings: ArrayLike,
-    ids: Any,
-    payloads: Sequence[dict[str, Any] | None] | None,
-    encoder: str | None,
-) -> EngineItems:
-    """Check the arguments of ``add``.
-
-    Raises:
-        InputError: as :meth:`flowhash.HashTable.add` does.
-    """
-    table = memory_table(settings)
-    known = table.add(codes, embeddings, ids, payloads, encoder=encoder)
-    return EngineItems(table, known, ids is None)
-
-
 @dataclass(frozen=True, eq=False)
 class EngineQueries:
     """Queries that passed every check of a table.
@@ -97,6 +57,7 @@ class EngineQueries:
         top: how many to return.
         probe: buckets that every query opens.
         at_least: open more until so many items are found, or None.
+        where: what may be found.
     """
 
     order: NDArray[np.int32]
@@ -104,56 +65,42 @@ class EngineQueries:
     top: int
     probe: int
     at_least: int | None
+    where: Where = None
 
 
-def asked(
-    empty: HashTable,
-    ordered_buckets: ArrayLike,
-    queries: ArrayLike,
-    top: int,
-    probe: int | None,
-    at_least: int | None,
-    threads: int | None,
-    encoder: str | None,
-) -> EngineQueries:
-    """Check the arguments of ``search``.
+def id_values(ids: Any, kind: str) -> list[Any]:
+    """Ids from what a user gave, as numbers or strings of Python."""
+    found = read_ids(ids, kind)
+    return [found.value(place) for place in range(len(found))]
 
-    Args:
-        empty: a table of :func:`memory_table`.
-        ordered_buckets: as of :meth:`flowhash.HashTable.search`, and so are the others.
-        queries: [q, dim].
-        top: hits wanted.
-        probe: buckets to open; None is k.
-        at_least: items to find.
-        threads: only checked; an engine has its own.
-        encoder: the fingerprint of the queries' encoder.
+
+def read_where(empty: HashTable, where: Any) -> Where:
+    """What may be found, from what a user gave: ids, a mask, or a dict of payload fields.
 
     Raises:
-        InputError: as :meth:`flowhash.HashTable.search` does.
+        InputError: it is none of these, or of the wrong kind.
     """
-    check_vectors(empty.encoder, encoder)
-    order, vectors = read_queries(empty._settings, ordered_buckets, queries)
-    probe = empty.active if probe is None else plain_integer(probe)
-    top = plain_integer(top)
-    check_search(order, top, probe, at_least, threads)
-    # The kernels look at the numbers, in an empty table as in a full one.
-    empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
-    return EngineQueries(order, vectors, top, probe, None if at_least is None else int(at_least))
-
-
-def allowed_ids(empty: HashTable, where: Any) -> list[Any]:
-    """``where`` as ids: a list, a set, an array of them, or a mask.
-
-    Raises:
-        InputError: it is neither, or of the wrong kind.
-    """
-    settings = empty._settings
+    if where is None:
+        return None
+    if isinstance(where, Mapping):
+        return _payload_values(where)
     if isinstance(where, Iterator):  # which can be read once, and is checked first
         where = list(where)
-    allowed_rows(settings, state_of(empty), where, WHERE)  # the table's own checks
+    allowed_rows(empty._settings, state_of(empty), where, WHERE)  # the table's own checks
     array = np.asarray(where) if isinstance(where, (np.ndarray, list, tuple)) else None
     if array is not None and array.dtype == bool:
         allowed: list[Any] = np.flatnonzero(array).tolist()
         return allowed
-    found = read_ids(where, settings.ids)
-    return [found.value(place) for place in range(len(found))]
+    return id_values(where, empty.id_kind)
+
+
+def _payload_values(where: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    if not where:
+        raise InputError("where is an empty dict; name a payload field, or leave it out")
+    for key in where:
+        if not isinstance(key, str):
+            raise InputError(f"where has the key {key!r:.80}; expected the name of a payload field")
+    return {
+        key: list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+        for key, wanted in where.items()
+    }

@@ -1,4 +1,4 @@
-"""What an engine is: one that stores items in buckets and searches them as a hash table does."""
+"""``Engine``: one that stores items in buckets and searches them as a table does; its check-up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.table import Hits, Item, Stats, Stored
+from flowhash.progress_bars import shown
+from flowhash.table import STRING, Hits, Item, Stats, Stored, string_ids
 
 
 @runtime_checkable
@@ -171,33 +172,51 @@ class RemoteEngine(BrowsedEngine, Protocol):
     def __exit__(self, *error: Any) -> None: ...
 
 
-class Loading(Protocol):
-    """A copy of a table into an engine, which goes on where it stopped.
+def engine_faults(engine: RemoteEngine, show: bool) -> list[str]:
+    """Everything that is wrong with what an engine holds, a line for each fault.
 
-    Attributes:
-        total: items of the table.
-        done: items that were there when this attempt began.
+    Every item must be there once, with k different buckets and finite numbers, and every bucket
+    must hold the items whose codes name it.
     """
+    faults: list[str] = []
+    engine.refresh()
+    keys = [np.zeros(0, np.int64)]
+    loads = np.zeros(engine.buckets, np.int64)
+    for batch in shown(engine.batches(payloads=False), "check", len(engine), show):
+        faults += _batch_faults(engine, batch)
+        keys.append(string_ids(batch.ids).keys if engine.id_kind == STRING else batch.ids)
+        inside = batch.codes[(batch.codes >= 0) & (batch.codes < engine.buckets)]
+        loads += np.bincount(inside.ravel(), minlength=engine.buckets)
+    held, total = engine.bucket_loads(), len(engine)
+    if engine.refresh():
+        return [
+            f"{engine.address} changed while it was read; check it again when nobody writes to it"
+        ]
+    read = np.concatenate(keys)
+    if len(read) != total:
+        faults.append(f"{len(read):,} items were read, but the engine counts {total:,}")
+    twice = len(read) - len(np.unique(read))
+    if twice:
+        faults.append(f"{twice:,} items are there more than once")
+    for bucket in np.flatnonzero(held != loads)[:20].tolist():
+        faults.append(
+            f"bucket {bucket} holds {held[bucket]:,} items, but {loads[bucket]:,} items name it"
+        )
+    return faults
 
-    total: int
-    done: int
 
-    def parts(self) -> Iterator[Sequence[Any] | range]:
-        """Copy what is left; each part has as many elements as items are stored for good by it."""
-        ...
-
-    def checks(self) -> Iterator[Sequence[Any] | range]:
-        """Compare counts and checksums of everything, part by part.
-
-        Raises:
-            StorageError: what is stored is not what was sent.
-        """
-        ...
-
-    def finish(self, notes: Mapping[str, Any]) -> None:
-        """Open the copy, with these notes, for searches; before, every use of it is refused."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        ...
+def _batch_faults(engine: RemoteEngine, batch: Stored) -> list[str]:
+    """What is wrong with single items, the first of each kind."""
+    codes, faults = batch.codes, []
+    wrong = (codes < 0).any(axis=1) | (codes >= engine.buckets).any(axis=1)
+    wrong |= (np.diff(codes, axis=1) <= 0).any(axis=1)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        faults.append(
+            f"item {batch.ids[place]!r} has the code {codes[place].tolist()}; expected "
+            f"{engine.active} different buckets, ascending, below {engine.buckets}"
+        )
+    if not (finite := np.isfinite(batch.embeddings).all(axis=1)).all():
+        place = int(np.argmin(finite))
+        faults.append(f"item {batch.ids[place]!r} has numbers that are not finite")
+    return faults

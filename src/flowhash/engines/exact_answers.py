@@ -18,6 +18,7 @@ from flowhash.compile import kernel
 from flowhash.table import METRICS, STRING, Hits, exact_distance, string_ids
 
 SPARE = 2  # rows that are asked for beyond the wanted ones, so that few lists are asked for twice
+GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 ROUNDING = 2.0**-24  # the most that one float32 operation is off, as a share of its result
 LOST = 2.0**-120  # more than products of small numbers lose, each
 
@@ -47,19 +48,18 @@ def _measure(
     asked: NDArray[np.float32],
     queries: NDArray[np.int64],
     embeddings: NDArray[np.float32],
-    distances: NDArray[np.float64],
-) -> None:
+) -> NDArray[np.float64]:
+    distances = np.empty(queries.shape[0])
     for row in range(queries.shape[0]):
         distances[row] = exact_distance(metric, embeddings[row : row + 1], asked, queries[row])
+    return distances
 
 
 def exact_distances(
     metric: str, asked: NDArray[np.float32], candidates: EngineCandidates
 ) -> NDArray[np.float64]:
     """The distance of each candidate from its query [m]."""
-    found = np.empty(len(candidates.queries))
-    _measure(METRICS[metric], asked, candidates.queries, candidates.embeddings, found)
-    return found
+    return _measure(METRICS[metric], asked, candidates.queries, candidates.embeddings)
 
 
 def ranked(

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from flowhash.engines.engine_protocol import Loading
 from flowhash.engines.engine_registry import room_of
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable
+
+
+class Loading(Protocol):
+    """A copy of a table into an engine, which goes on where it stopped.
+
+    Attributes:
+        total: items of the table.
+        done: items that were there when this attempt began.
+    """
+
+    total: int
+    done: int
+
+    def parts(self) -> Iterator[Sequence[Any] | range]:
+        """Copy what is left; each part has as many elements as items are stored for good by it."""
+        ...
+
+    def checks(self) -> Iterator[Sequence[Any] | range]:
+        """Compare counts and checksums of everything, part by part.
+
+        Raises:
+            StorageError: what is stored is not what was sent.
+        """
+        ...
+
+    def finish(self, notes: Mapping[str, Any]) -> None:
+        """Open the copy, with these notes, for searches; before, every use of it is refused."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        ...
 
 
 @dataclass(frozen=True)

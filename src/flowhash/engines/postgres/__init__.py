@@ -5,13 +5,8 @@ nearest of each bucket, so that one bucket after the other, merged, is exact; an
 range of the primary key, and one shard.
 """
 
-from flowhash.extras import require
-
-require("psycopg", "postgres")
-require("psycopg_pool", "postgres")
-
-from flowhash.engines.postgres.postgres_table import PostgresTable  # noqa: E402
-from flowhash.engines.postgres.table_load import PostgresLoading  # noqa: E402
+from flowhash.engines.postgres.postgres_table import PostgresTable
+from flowhash.engines.postgres.table_load import PostgresLoading
 
 open_stored = PostgresTable.open
 create_stored = PostgresTable.create

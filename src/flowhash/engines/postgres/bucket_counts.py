@@ -7,9 +7,8 @@ many buckets is counted by one statement instead, which finds the first of them 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +19,9 @@ from flowhash.engines.postgres.connection_pool import Connection
 from flowhash.engines.postgres.payload_filter import Filter
 from flowhash.engines.postgres.schema import Names
 
-KEPT = 200_000  # counts that are remembered
 FEW = 8  # buckets of a query that are counted one by one
 FIRST_REACH = 32  # buckets that are looked at first when more are opened until enough is found
 Wanted = tuple[int, tuple[int, ...]]  # a bucket, and those that were opened before it
-
-
-@dataclass
-class Counts:
-    """Counts of one state of a table, safe to share between threads."""
-
-    changes: int = -1
-    known: dict[Wanted, int] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def of(self, changes: int) -> dict[Wanted, int]:
-        """What is known of the state with this number of changes."""
-        with self.lock:
-            if changes != self.changes or len(self.known) > KEPT:
-                self.changes, self.known = changes, {}
-            return self.known
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,63 +40,16 @@ class OpenedBuckets:
     useful: list[list[int]]
 
 
-def count_opened(
-    connection: Connection,
-    names: Names,
-    active: int,
-    asked: EngineQueries,
-    chosen: Filter,
-    known: dict[Wanted, int],
-) -> OpenedBuckets:
-    """Count what each query opens.
+class BucketCounts:
+    """Counts in one state of a table.
 
     Args:
-        connection: in the transaction of the search.
+        connection: in a transaction that sees that state.
         names: of the table.
         active: k.
-        asked: the queries.
-        chosen: rows that may be found.
+        chosen: rows that count.
         known: counts of this state with this filter, which gets what is counted now.
     """
-    counting = _Counting(connection, names, active, chosen, known)
-    if asked.at_least is None:
-        added = counting.added(asked.order[:, : asked.probe])
-        counts = np.full(len(added), asked.probe, np.int32)
-    else:
-        added, counts = _until(counting, asked)
-    useful = [
-        [bucket for bucket, new in zip(line, fresh, strict=True) if new]
-        for line, fresh in zip(asked.order[:, : added.shape[1]].tolist(), added, strict=True)
-    ]
-    return OpenedBuckets(counts, added.sum(axis=1), useful)
-
-
-def _until(
-    counting: _Counting, asked: EngineQueries
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """What the opened buckets add [q, m], and how many each query opens [q], for ``at_least``."""
-    assert asked.at_least is not None
-    width = asked.order.shape[1]
-    reach = min(width, max(asked.probe, FIRST_REACH))
-    added = np.zeros((len(asked.order), reach), np.int64)
-    short = np.arange(len(asked.order))
-    while True:
-        # As far as ``reach``, for those that have too little with less.
-        added[short] = counting.added(asked.order[short, :reach])
-        short = short[added[short].sum(axis=1) < asked.at_least]
-        if not len(short) or reach == width:
-            break
-        reach = min(width, 2 * reach)
-        added = np.pad(added, ((0, 0), (0, reach - added.shape[1])))
-    enough = np.cumsum(added, axis=1) >= asked.at_least
-    counts = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, width)
-    counts = np.maximum(counts, asked.probe).astype(np.int32)
-    added[np.arange(reach) >= counts[:, None]] = 0
-    return added, counts
-
-
-class _Counting:
-    """Counts in one state of a table."""
 
     def __init__(
         self, connection: Connection, names: Names, active: int, chosen: Filter,
@@ -125,6 +60,41 @@ class _Counting:
         self._active = active
         self._chosen = chosen
         self._known = known
+
+    def opened(self, asked: EngineQueries) -> OpenedBuckets:
+        """Count what each query opens."""
+        if asked.at_least is None:
+            added = self.added(asked.order[:, : asked.probe])
+            counts = np.full(len(added), asked.probe, np.int32)
+        else:
+            added, counts = self._until(asked, asked.at_least)
+        useful = [
+            [bucket for bucket, new in zip(line, fresh, strict=True) if new]
+            for line, fresh in zip(asked.order[:, : added.shape[1]].tolist(), added, strict=True)
+        ]
+        return OpenedBuckets(counts, added.sum(axis=1), useful)
+
+    def _until(
+        self, asked: EngineQueries, at_least: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """What the opened buckets add [q, m], and how many each query opens [q]."""
+        width = asked.order.shape[1]
+        reach = min(width, max(asked.probe, FIRST_REACH))
+        added = np.zeros((len(asked.order), reach), np.int64)
+        short = np.arange(len(asked.order))
+        while True:
+            # As far as ``reach``, for those that have too little with less.
+            added[short] = self.added(asked.order[short, :reach])
+            short = short[added[short].sum(axis=1) < at_least]
+            if not len(short) or reach == width:
+                break
+            reach = min(width, 2 * reach)
+            added = np.pad(added, ((0, 0), (0, reach - added.shape[1])))
+        enough = np.cumsum(added, axis=1) >= at_least
+        counts = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, width)
+        counts = np.maximum(counts, asked.probe).astype(np.int32)
+        added[np.arange(reach) >= counts[:, None]] = 0
+        return added, counts
 
     def added(self, order: NDArray[np.int32]) -> NDArray[np.int64]:
         """The items that each bucket has and no earlier one of its query [q, m]."""

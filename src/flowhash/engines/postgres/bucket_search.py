@@ -4,96 +4,74 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from psycopg import Cursor, IsolationLevel, sql
+from psycopg import Cursor, sql
 
 from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
+    GROWTH,
     SPARE,
     EngineCandidates,
     exact_distances,
     least_possible,
     ranked,
 )
-from flowhash.engines.postgres.bucket_counts import Counts, OpenedBuckets, count_opened
+from flowhash.engines.postgres.bucket_counts import BucketCounts, OpenedBuckets, Wanted
 from flowhash.engines.postgres.connection_pool import Connection, Vector
 from flowhash.engines.postgres.payload_filter import Filter
-from flowhash.engines.postgres.postgres_address import PostgresAddress
-from flowhash.engines.postgres.schema import FACTS, Names, TableFacts, facts_of, naming_damage
-from flowhash.engines.postgres.transactions import usable
+from flowhash.engines.postgres.schema import Names, TableFacts
 from flowhash.table import INT64, Hits, TableSettings
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
-GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 QUERIES_AT_ONCE = 2048  # counted and ranked together, so that a large batch fits the memory
 
 
-def snapshot(connection: Connection) -> Any:
-    """A transaction that sees one state of the table, whole."""
-    connection.isolation_level = IsolationLevel.REPEATABLE_READ
-    return connection.transaction()
-
-
-def search(
+def search_buckets(
     connection: Connection,
     names: Names,
-    address: PostgresAddress,
-    settings: TableSettings,
-    counts: Counts,
+    facts: TableFacts,
+    known: dict[Wanted, int],
     asked: EngineQueries,
     chosen: Filter,
     payloads: bool,
     buckets: bool,
-) -> tuple[Hits, TableFacts]:
-    """Answer queries from one state of the table; that state's facts, too."""
+) -> Hits:
+    """Answer queries from the state of the table that the connection's transaction sees.
+
+    ``known`` are counts of that state with this filter; it gets what is counted now.
+    """
+    counts = BucketCounts(connection, names, facts.settings.active, chosen, known)
     pieces = []
-    with connection.pipeline(), snapshot(connection):
-        with naming_damage(address):
-            facts = _facts_now(connection, names)
-        facts = usable(facts, settings, address)
-        # On many nodes nothing says that the counts are those of the registry's state.
-        known = {} if chosen or facts.distributed else counts.of(facts.changes)
-        for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
-            part = slice(start, start + QUERIES_AT_ONCE)
-            some = some_of(asked, part)
-            opened = count_opened(connection, names, settings.active, some, chosen, known)
-            if not chosen and not facts.distributed:
-                # All buckets are read alike. Left to itself the server plans each query anew or
-                # not, as its first few happened to look, and that takes as long as reading one.
-                connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-            asking = _Asking(
-                connection, names, settings, facts.largest, some, chosen, payloads, buckets
-            )
-            pieces.append(asking.answer(opened))
-    return Hits.concatenate(pieces), facts
-
-
-def _facts_now(connection: Connection, names: Names) -> TableFacts | None:
-    row = connection.execute(
-        sql.SQL("SELECT {} FROM {} WHERE name = %s").format(sql.SQL(FACTS), names.registry),
-        (names.name,),
-        prepare=True,
-    ).fetchone()
-    return None if row is None else facts_of(row)
+    for start in range(0, max(1, len(asked.queries)), QUERIES_AT_ONCE):
+        part = slice(start, start + QUERIES_AT_ONCE)
+        some = replace(asked, order=asked.order[part], queries=asked.queries[part])
+        opened = counts.opened(some)
+        if not chosen and not facts.distributed:
+            # All buckets are read alike. Left to itself the server plans each query anew or
+            # not, as its first few happened to look, and that takes as long as reading one.
+            connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        asking = _Asking(connection, names, facts, some, chosen, payloads, buckets)
+        pieces.append(asking.answer(opened))
+    return Hits.concatenate(pieces)
 
 
 class _Asking:
     """One batch of queries on one state of a table."""
 
     def __init__(
-        self, connection: Connection, names: Names, settings: TableSettings, largest: float,
-        asked: EngineQueries, chosen: Filter, payloads: bool, buckets: bool,
+        self, connection: Connection, names: Names, facts: TableFacts, asked: EngineQueries,
+        chosen: Filter, payloads: bool, buckets: bool,
     ) -> None:  # fmt: skip
         self._asked = asked
         self._vectors = [Vector(query) for query in asked.queries]
         self._lengths = np.linalg.norm(asked.queries.astype(np.float64), axis=1)
         self._connection = connection
-        self._settings = settings
-        self._largest = largest
+        self._settings = facts.settings
+        self._largest = facts.largest
         self._chosen = chosen
         self._payloads, self._buckets = payloads, buckets
         more = ", payload" * payloads + ", bucket, others" * buckets
@@ -101,7 +79,7 @@ class _Asking:
             "SELECT id, embedding, {} AS distance{} FROM {} WHERE bucket = %s{}"
             " ORDER BY distance LIMIT %s"
         ).format(
-            names.distance(settings), sql.SQL(more), names.table, chosen.condition,
+            names.distance(facts.settings), sql.SQL(more), names.table, chosen.condition,
         ).as_bytes(connection)  # fmt: skip
 
     def answer(self, opened: OpenedBuckets) -> Hits:
@@ -130,43 +108,37 @@ class _Asking:
 
     def _measured(self, wanted: Sequence[Wish]) -> list[MeasuredRows]:
         """The lists. While the server works on some of them, the ones before are measured."""
-        parts = [
-            AskedPart(wanted[start : start + STATEMENTS_AT_ONCE])
-            for start in range(0, max(1, len(wanted)), STATEMENTS_AT_ONCE)
-        ]
-        self._ask(parts[0], None)
-        for earlier, part in pairwise(parts):
-            self._ask(part, earlier)
-        self._read(parts[-1])
-        return [part.measured for part in parts if part.measured is not None]
+        found: list[MeasuredRows] = []
+        earlier: Sequence[Wish] = []
+        cursor = self._connection.cursor(binary=True)
 
-    def _ask(self, part: AskedPart, earlier: AskedPart | None) -> None:
-        """Have the server answer what ``part`` wants, and read ``earlier`` while it does."""
-
-        def given() -> Iterator[tuple[Any, ...]]:
-            for turn, (query, bucket, limit) in enumerate(part.wishes, 1):
-                if turn == len(part.wishes) and earlier is not None:
-                    self._read(earlier)  # the server has all but the last statement to work on
+        def given(wishes: Sequence[Wish]) -> Iterator[tuple[Any, ...]]:
+            for turn, (query, bucket, limit) in enumerate(wishes, 1):
+                if turn == len(wishes) and earlier:
+                    # The server has all but the last statement to work on.
+                    found.append(self._read(earlier, cursor))
                 yield self._vectors[query], bucket, *self._chosen.parameters, limit
 
-        # One cursor for all: the driver prepares the statement once and pipelines the rest.
-        part.results = self._connection.cursor(binary=True)
-        if part.wishes:
-            part.results.executemany(self._command, given(), returning=True)
+        for start in range(0, len(wanted), STATEMENTS_AT_ONCE):
+            wishes = wanted[start : start + STATEMENTS_AT_ONCE]
+            # One cursor for all: the driver prepares the statement once and pipelines the rest.
+            results = self._connection.cursor(binary=True)
+            results.executemany(self._command, given(wishes), returning=True)
+            earlier, cursor = wishes, results
+        return [*found, self._read(earlier, cursor)]
 
-    def _read(self, part: AskedPart) -> None:
+    def _read(self, wishes: Sequence[Wish], cursor: Cursor[tuple[Any, ...]]) -> MeasuredRows:
         """Read what has come, and measure it."""
-        assert part.results is not None
         lists = []
-        for _ in part.wishes:
-            lists.append(part.results.fetchall())
-            part.results.nextset()
-        part.results.close()
+        for _ in wishes:
+            lists.append(cursor.fetchall())
+            cursor.nextset()
+        cursor.close()
         sizes = [len(rows) for rows in lists]
-        queries = np.array([query for query, _, _ in part.wishes], np.int64)
+        queries = np.array([query for query, _, _ in wishes], np.int64)
         candidates = self._candidates(np.repeat(queries, sizes), list(chain.from_iterable(lists)))
-        part.measured = MeasuredRows(
-            part.wishes,
+        return MeasuredRows(
+            wishes,
             sizes,
             [rows[-1][2] if rows else 0.0 for rows in lists],
             # A slice of none would keep them all.
@@ -192,7 +164,12 @@ class _Asking:
 
     def _unproven(self, lists: Sequence[MeasuredRows], worst: NDArray[np.float64]) -> list[Wish]:
         """The lists behind whose end a hit may be, with the length to ask for next."""
-        cut = [one for piece in lists for one in piece.cut()]
+        cut = [
+            (wish, end)
+            for piece in lists
+            for wish, size, end in zip(piece.wishes, piece.sizes, piece.ends, strict=True)
+            if size == wish[2]
+        ]
         if not cut:
             return []
         queries = np.array([query for (query, _, _), _ in cut])
@@ -237,36 +214,6 @@ class MeasuredRows:
     ends: list[float]
     candidates: EngineCandidates
     distances: NDArray[np.float64]
-
-    def cut(self) -> list[tuple[Wish, float]]:
-        """The lists behind whose end the bucket may hold more, and those ends."""
-        return [
-            (wish, end)
-            for wish, size, end in zip(self.wishes, self.sizes, self.ends, strict=True)
-            if size == wish[2]
-        ]
-
-
-@dataclass(eq=False)
-class AskedPart:
-    """Some lists on their way.
-
-    Attributes:
-        wishes: what is asked for.
-        results: the server's answers, one for each; None until it is asked.
-        measured: what came of them; None until they are read.
-    """
-
-    wishes: Sequence[Wish]
-    results: Cursor[tuple[Any, ...]] | None = None
-    measured: MeasuredRows | None = None
-
-
-def some_of(asked: EngineQueries, part: slice) -> EngineQueries:
-    """Some of the queries."""
-    return EngineQueries(
-        asked.order[part], asked.queries[part], asked.top, asked.probe, asked.at_least
-    )
 
 
 def all_of(pieces: Sequence[MeasuredRows]) -> tuple[EngineCandidates, NDArray[np.float64]]:

@@ -1,4 +1,4 @@
-"""Connections: a pool of them, and errors of the server in the words of the house."""
+"""Where a table is on PostgreSQL, a pool of connections to there, and its errors in our words."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import contextlib
 import logging
 import struct
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import numpy as np
 import psycopg
 import psycopg_pool
 from numpy.typing import NDArray
+from psycopg import IsolationLevel
 from psycopg.adapt import Dumper
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Format
 
-from flowhash.engines.postgres.postgres_address import PostgresAddress
+from flowhash.engines.engine_registry import hidden
 from flowhash.errors import ForbiddenError, InputError, StorageError
 
 Connection = psycopg.Connection[tuple[Any, ...]]
+DEFAULT = "flowhash"
+LONGEST = 55  # bytes of a name: PostgreSQL has 63, and the index on ids has the name and more
 CONNECTIONS = 8  # of one engine, at the most
 PATIENCE = 10.0  # seconds until somebody who waits for a connection gives up
 # Texts are sent as UTF-8, also where the user's settings say otherwise.
@@ -29,6 +36,69 @@ QUICK = 0.5  # seconds until somebody who waits asks whether the server is there
 
 # Without a handler Python would print what the driver warns of; errors are raised anyway.
 logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True)
+class PostgresAddress:
+    """A table on a server.
+
+    Attributes:
+        server: the address without the table, for libpq; it may hold a password.
+        shown: the whole address for people, without a password.
+        schema: that the table is in; None is the first of the search path.
+        name: of the table.
+    """
+
+    server: str
+    shown: str
+    schema: str | None
+    name: str
+
+
+def read_address(text: str) -> PostgresAddress:
+    """Take an address apart: ``postgresql://user@host:port/database?table=schema.name``.
+
+    Raises:
+        InputError: it names no table that PostgreSQL could have.
+    """
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise _unreadable(text) from None
+    if parts.fragment or parts.netloc.count("@") > 1:
+        raise _unreadable(text)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    tables = [value for key, value in given if key == "table"]
+    if len(tables) > 1:
+        raise InputError(f"{hidden(text)} names {len(tables)} tables; give one table=")
+    rest = [(key, value) for key, value in given if key != "table"]
+    # libpq takes %20, but no plus, for a space.
+    server = parts._replace(
+        scheme="postgresql", query=urlencode(rest, quote_via=quote), fragment=""
+    ).geturl()
+    if "://" not in server:  # an address without a host lost its slashes
+        server = server.replace("postgresql:", "postgresql://", 1)
+    try:
+        conninfo_to_dict(server)
+    except psycopg.Error:  # whose words would have the password in them
+        raise _unreadable(text) from None
+    schema, dot, name = (tables[0] if tables else DEFAULT).rpartition(".")
+    for part in (schema, name) if dot else (name,):
+        # A per cent sign in a name would be a place for a parameter to the driver.
+        if not part or {"\0", "%"} & {*part} or len(part.encode()) > LONGEST:
+            raise InputError(
+                f"table={tables[0]!r:.80} in {hidden(text)} names no table; expected NAME or "
+                f"SCHEMA.NAME, of at most {LONGEST} bytes each, without a per cent sign"
+            )
+    return PostgresAddress(server, hidden(text), schema if dot else None, name)
+
+
+def _unreadable(text: str) -> InputError:
+    return InputError(
+        f"{hidden(text)} cannot be read as an address; expected "
+        "postgresql://USER@HOST:PORT/DATABASE?table=NAME. In a password write % as %25, / as %2F, "
+        "? as %3F, # as %23, @ as %40 and [ as %5B, or give it in PGPASSWORD"
+    )
 
 
 class Vector:
@@ -47,18 +117,21 @@ class Server:
         address: of the table.
         read_only: the server itself refuses changes through these connections.
         extend: put pgvector into the database where it is not yet.
+
+    Attributes:
+        vector_type: the number of pgvector's type there; 0 where pgvector is not.
     """
 
     def __init__(self, address: PostgresAddress, read_only: bool, extend: bool = False) -> None:
         self.address = address
         self._read_only = read_only
-        self._vector_type = 0
         self._suspect = False  # whether the server was lost, and not seen since
         with self.said():  # once by hand: a pool would only say that it waited
             with self._connect() as connection:
-                if extend and not has_vector(connection):
-                    make_extension(connection, address)
-                self._vector_type = vector_type(connection)
+                self.vector_type = _vector_type(connection)
+                if extend and not self.vector_type:
+                    _make_extension(connection, address)
+                    self.vector_type = _vector_type(connection)
             self._pool = psycopg_pool.ConnectionPool(
                 conninfo=address.server,
                 kwargs=OPTIONS,
@@ -122,7 +195,7 @@ class Server:
                 f"{PATIENCE:.0f} s; search with fewer threads"
             ) from error
         except psycopg.Error as error:
-            raise in_our_words(error, self.address) from error
+            raise _in_our_words(error, self.address) from error
 
     def close(self) -> None:
         """Close all connections."""
@@ -134,17 +207,28 @@ class Server:
     def _configure(self, connection: Connection) -> None:
         # Nothing is SET for the session, which behind a pooler others would share.
         connection.read_only = True if self._read_only else None
-        if self._vector_type:
-            kind = {"oid": self._vector_type, "format": Format.BINARY, "dump": _dump}
+        if self.vector_type:
+            kind = {"oid": self.vector_type, "format": Format.BINARY, "dump": _dump}
             connection.adapters.register_dumper(Vector, type("VectorDumper", (Dumper,), kind))
+
+
+def transaction(connection: Connection) -> AbstractContextManager[Any]:
+    """A transaction in which a row that is waited for is read as it is then."""
+    connection.isolation_level = IsolationLevel.READ_COMMITTED
+    return connection.transaction()
+
+
+def snapshot(connection: Connection) -> AbstractContextManager[Any]:
+    """A transaction that sees one state of the table, whole."""
+    connection.isolation_level = IsolationLevel.REPEATABLE_READ
+    return connection.transaction()
 
 
 def _dump(self: Dumper, value: Vector) -> bytes:
     return value.content
 
 
-def vector_type(connection: Connection) -> int:
-    """The number of the type ``vector`` in this database; 0 where pgvector is not there."""
+def _vector_type(connection: Connection) -> int:
     row = connection.execute(
         "SELECT t.oid FROM pg_type t JOIN pg_extension e ON e.extnamespace = t.typnamespace"
         " WHERE e.extname = 'vector' AND t.typname = 'vector'"
@@ -152,18 +236,7 @@ def vector_type(connection: Connection) -> int:
     return 0 if row is None else int(row[0])
 
 
-def has_vector(connection: Connection) -> bool:
-    """Whether pgvector is in this database."""
-    return vector_type(connection) != 0
-
-
-def offers_vector(connection: Connection) -> bool:
-    """Whether the server has pgvector, for databases to take it up."""
-    found = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
-    return found.fetchone() is not None
-
-
-def make_extension(connection: Connection, address: PostgresAddress) -> None:
+def _make_extension(connection: Connection, address: PostgresAddress) -> None:
     """Put pgvector into the database.
 
     Raises:
@@ -185,7 +258,7 @@ def make_extension(connection: Connection, address: PostgresAddress) -> None:
         ) from error
 
 
-def in_our_words(error: psycopg.Error, address: PostgresAddress) -> StorageError | InputError:
+def _in_our_words(error: psycopg.Error, address: PostgresAddress) -> StorageError | InputError:
     """What the server, or libpq, said, in one line."""
     words = str(error.diag.message_primary or error).strip()
     # libpq's advice is on lines of its own, behind a tab; ours comes in its place.

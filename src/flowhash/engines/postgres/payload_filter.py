@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from psycopg import sql
 
-from flowhash.engines.engine_arguments import allowed_ids
+from flowhash.engines.engine_arguments import Where
 from flowhash.errors import InputError
-from flowhash.table import INT64, HashTable
+from flowhash.table import INT64
 
 
 @dataclass(frozen=True)
@@ -28,39 +27,40 @@ class Filter:
 NO_FILTER = Filter(sql.SQL(""), ())
 
 
-def read_filter(empty: HashTable, where: Any) -> Filter:
-    """The filter that ``where`` describes.
+def filter_of(where: Where, kind: str) -> Filter:
+    """The rows that may be found.
 
     Args:
-        empty: a table of the same settings, which checks ids.
-        where: None, ids, a mask, or a dict of payload fields and the values they may have.
+        where: of the queries.
+        kind: of the ids.
 
     Raises:
-        InputError: it is none of these.
+        InputError: PostgreSQL cannot compare with a value.
     """
     if where is None:
         return NO_FILTER
-    if isinstance(where, Mapping):
+    if isinstance(where, dict):
         return _on_payload(where)
-    ids = allowed_ids(empty, where)
-    kind = "bigint[]" if empty.id_kind == INT64 else "text[]"
-    if empty.id_kind != INT64:
-        ids = [name for name in ids if "\0" not in name]
-    return Filter(sql.SQL(f" AND id = ANY(%s::{kind})"), (ids,))
+    listed, ids = id_list(kind, where)
+    return Filter(sql.SQL(" AND id = ANY(%s::{})").format(listed), (ids,))
 
 
-def _on_payload(where: Mapping[Any, Any]) -> Filter:
+def id_list(kind: str, ids: list[Any]) -> tuple[sql.SQL, list[Any]]:
+    """The server's type of a list of ids, and those that it can have: none with a zero in it."""
+    if kind == INT64:
+        return sql.SQL("bigint[]"), ids
+    return sql.SQL("text[]"), [name for name in ids if "\0" not in name]
+
+
+def _on_payload(where: dict[str, list[Any]]) -> Filter:
     conditions, parameters = [], []
-    for key, wanted in where.items():
-        if not isinstance(key, str):
-            raise InputError(f"where has the key {key!r}; expected the name of a payload field")
-        values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+    for key, values in where.items():
         try:
             texts = [_plain(json.dumps(value, allow_nan=False)) for value in values]
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"where[{key!r}] is {wanted!r:.80}; expected a value that JSON can hold, or a list "
-                "of such"
+                f"where[{key!r}] is {values!r:.80}; expected a value that JSON can hold, or a "
+                "list of such"
             ) from error
         conditions.append(
             sql.SQL(
@@ -69,8 +69,6 @@ def _on_payload(where: Mapping[Any, Any]) -> Filter:
             )
         )
         parameters += [json.loads(_plain(json.dumps(key))), texts]
-    if not conditions:
-        raise InputError("where is an empty dict; name a payload field, or leave it out")
     return Filter(sql.Composed(conditions), tuple(parameters))
 
 

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from psycopg import sql
 
-from flowhash.engines.postgres.connection_pool import Connection, offers_vector
-from flowhash.engines.postgres.postgres_address import PostgresAddress
+from flowhash.engines.postgres.connection_pool import Connection, PostgresAddress
 from flowhash.errors import InputError, StorageError, reason
 from flowhash.table import TableSettings
 
 VERSION = 1
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 PLAIN_ROW = 7_000  # bytes of an embedding that fits into a page of 8 KiB beside the rest
+COLUMNS = "bucket, id, others, payload, embedding"  # of a row, as they are sent and read
 FACTS = "settings, items, next_id, changes, largest, ready, progress, notes, distributed"
 
 
@@ -38,9 +38,21 @@ class TableFacts:
 
 
 def read_facts(
-    connection: Connection, names: Names, address: PostgresAddress, *, lock: bool = False
+    connection: Connection,
+    names: Names,
+    address: PostgresAddress,
+    *,
+    lock: bool = False,
+    was_there: bool = False,
 ) -> TableFacts | None:
     """What the registry says; None where it does not know the table.
+
+    Args:
+        connection: to the server.
+        names: of the table.
+        address: for messages.
+        lock: whether others are to wait for the end of this transaction.
+        was_there: a search asks no more than it must: the table was there when it was opened.
 
     Raises:
         StorageError: it was made by a newer FlowHash, or what is there is none of ours.
@@ -49,10 +61,12 @@ def read_facts(
         sql.SQL(FACTS), names.registry, sql.SQL("FOR UPDATE" if lock else "")
     )
     # A table that somebody has dropped is none, whatever the registry says.
-    if not all(is_there(connection, names, name) for name in (REGISTRY, names.name)):
+    if not was_there and not all(
+        _is_there(connection, names, name) for name in (REGISTRY, names.name)
+    ):
         return None
-    with naming_damage(address):
-        row = connection.execute(query, (names.name,)).fetchone()
+    with _naming_damage(address):
+        row = connection.execute(query, (names.name,), prepare=was_there or None).fetchone()
         if row is None:
             return None
         if row[0] != VERSION:
@@ -60,11 +74,11 @@ def read_facts(
                 f"{address.shown} has version {row[0]} of the layout, and this FlowHash knows "
                 f"{VERSION}; use the FlowHash that made it, or a newer one"
             )
-        return facts_of(row[1:])
+        return _facts_of(row[1:])
 
 
 @contextlib.contextmanager
-def naming_damage(address: PostgresAddress) -> Iterator[None]:
+def _naming_damage(address: PostgresAddress) -> Iterator[None]:
     """Whatever a line of the registry holds that no FlowHash writes is said in one line.
 
     The driver reads JSON as it fetches the line: what nests too deeply, or has numbers of thousands
@@ -79,7 +93,7 @@ def naming_damage(address: PostgresAddress) -> Iterator[None]:
         ) from error
 
 
-def facts_of(row: Sequence[Any]) -> TableFacts:
+def _facts_of(row: Sequence[Any]) -> TableFacts:
     """A line of the registry, with the columns ``FACTS``.
 
     Raises:
@@ -107,7 +121,7 @@ def _object(name: str, value: Any) -> dict[str, Any] | None:
     raise TypeError(f"{name} is {value!r}, no object")
 
 
-def is_there(connection: Connection, names: Names, name: str) -> bool:
+def _is_there(connection: Connection, names: Names, name: str) -> bool:
     """Whether the schema has a relation of this name."""
     row = connection.execute(
         "SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -133,12 +147,6 @@ def may_change(connection: Connection, names: Names) -> bool:
     return row is not None and row[0] is True  # null where there is no such table
 
 
-def has_citus(connection: Connection) -> bool:
-    """Whether this database has Citus."""
-    found = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'").fetchone()
-    return found is not None
-
-
 def make_table(
     connection: Connection,
     names: Names,
@@ -159,7 +167,8 @@ def make_table(
     """
     if settings.dim > MOST_NUMBERS:
         raise InputError(f"dim is {settings.dim}; pgvector holds at most {MOST_NUMBERS}")
-    if distribute and not has_citus(connection):
+    citus = "SELECT 1 FROM pg_extension WHERE extname = 'citus'"
+    if distribute and connection.execute(citus).fetchone() is None:
         raise StorageError(
             f"{address.shown} has no Citus, and cannot distribute a table; leave --distribute out, "
             "or have an administrator run CREATE EXTENSION citus"
@@ -170,7 +179,7 @@ def make_table(
             f"{address.shown} is a database of {row and row[0]}; FlowHash needs one of UTF8 "
             "(CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0)"
         )
-    if is_there(connection, names, names.name):
+    if _is_there(connection, names, names.name):
         raise StorageError(
             f"{address.shown}: there is a table {names.name!r} already; choose another with "
             "?table=NAME"
@@ -319,7 +328,8 @@ def find_names(connection: Connection, address: PostgresAddress) -> Names:
     schema, extension = row
     if schema is None:
         raise StorageError(f"{address.shown}: no schema of the search path is there; name one")
-    if extension is None and offers_vector(connection):
+    offered = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+    if extension is None and connection.execute(offered).fetchone() is not None:
         raise StorageError(
             f"{address.shown}: there is no FlowHash table, and no extension vector; `flowhash "
             "index --to` or `flowhash copy` make both, or run CREATE EXTENSION vector in this "

@@ -13,9 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from psycopg import sql
 
-from flowhash.engines.postgres.connection_pool import Connection, Server
-from flowhash.engines.postgres.postgres_address import read_address
-from flowhash.engines.postgres.row_source import RowStream
+from flowhash.engines.postgres.connection_pool import (
+    Connection,
+    Server,
+    read_address,
+    transaction,
+)
+from flowhash.engines.postgres.row_stream import RowStream, copy_rows
 from flowhash.engines.postgres.schema import (
     TableFacts,
     drop_table,
@@ -24,7 +28,6 @@ from flowhash.engines.postgres.schema import (
     make_table,
     read_facts,
 )
-from flowhash.engines.postgres.transactions import copy_rows, transaction
 from flowhash.errors import InputError, StorageError
 from flowhash.table import INT64, STRING, HashTable
 
@@ -217,8 +220,7 @@ class PostgresLoading:
                 make_keys(connection, self._names)
 
     def _digest(self, start: int, stop: int) -> str:
-        known = self._digests.get((start, stop))
-        return known if known is not None else self._source.rows(start, stop).digest()
+        return self._digests.get((start, stop)) or self._source.rows(start, stop).digest()
 
     def _stored(self, piece: tuple[int, int]) -> str:
         """The checksum of a piece, from what the server has stored."""
@@ -256,4 +258,4 @@ class PostgresLoading:
 
     def _items(self, rows: int) -> int:
         """Items of the first rows: with k > 1 an item counts with its share."""
-        return int(np.floor_divide(rows, self._settings.active))
+        return rows // self._settings.active

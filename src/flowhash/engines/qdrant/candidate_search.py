@@ -12,6 +12,7 @@ from qdrant_client import models
 
 from flowhash.engines.engine_arguments import EngineQueries
 from flowhash.engines.exact_answers import (
+    GROWTH,
     SPARE,
     EngineCandidates,
     exact_distances,
@@ -20,7 +21,7 @@ from flowhash.engines.exact_answers import (
 )
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.collection_marker import CollectionFacts
-from flowhash.engines.qdrant.point_counts import Counter
+from flowhash.engines.qdrant.point_counts import PointCounts
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import (
     CODE,
@@ -36,7 +37,6 @@ from flowhash.engines.qdrant.points import (
 )
 from flowhash.table import STRING, Hits
 
-GROWTH = 4  # how much longer a list is asked for that float32 could not cut
 REQUESTS = 128  # of one batch at the most
 NUMBERS = 1 << 19  # of vectors that one batch brings at the most, as far as single queries allow
 VALUES = 1 << 18  # of filters that one batch carries
@@ -50,7 +50,7 @@ class CandidateSearch:
         store: the collection.
         facts: of the moment.
         chosen: which points may be found.
-        counter: of those.
+        counts: of those.
         payloads: whether hits bring theirs.
         buckets: whether hits bring the buckets that they are in.
     """
@@ -58,30 +58,22 @@ class CandidateSearch:
     store: Store
     facts: CollectionFacts
     chosen: Chosen
-    counter: Counter
+    counts: PointCounts
     payloads: bool
     buckets: bool
 
     def answer(self, asked: EngineQueries) -> Hits:
         """The exact answer to all queries."""
         settings, count = self.facts.settings, len(asked.queries)
-        opened = self.counter.opened(asked.order, asked.probe, asked.at_least)
+        opened = self.counts.opened(asked.order, asked.probe, asked.at_least)
         unions = [
             frozenset(line[:number])
             for line, number in zip(asked.order.tolist(), opened.tolist(), strict=True)
         ]
-        counts = self.counter.unions(unions)
-        scanned = np.array([counts[union] for union in unions], np.int64)
-        strings = settings.ids == STRING
-        hits = Hits(
-            np.full((count, asked.top), None if strings else -1, object if strings else np.int64),
-            np.full((count, asked.top), np.inf, np.float32),
-            np.zeros(count, np.int64),
-            scanned,
-            opened,
-            [[] for _ in range(count)] if self.payloads else None,
-            np.full((count, asked.top, settings.active), -1, np.int32) if self.buckets else None,
-        )
+        sizes = self.counts.unions(unions)
+        scanned = np.array([sizes[union] for union in unions], np.int64)
+        nobody = self._candidates([[]])
+        hits, _ = ranked(nobody, np.empty(0), settings.ids, count, asked.top, scanned, opened)
         # One more than there are is as good as all of them: the list comes back shorter.
         limits = np.minimum(asked.top + SPARE, scanned + 1)
         vectors = directions(asked.queries) if settings.metric == "cosine" else asked.queries
@@ -151,18 +143,7 @@ class CandidateSearch:
     ) -> NDArray[np.bool_]:
         """Put what was found for some queries into the hits; for which it is proven [m]."""
         settings = self.facts.settings
-        points = [point for points in lists for point in points]
-        lengths = np.array([len(points) for points in lists])
-        ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
-        ids[:] = [item_id(settings, point) for point in points]
-        embeddings = np.array([embedding_of(point) for point in points], np.float32)
-        candidates = EngineCandidates(
-            np.repeat(np.arange(len(some)), lengths),
-            ids,
-            embeddings.reshape(len(points), settings.dim),
-            [unpacked(point.payload) for point in points] if self.payloads else None,
-            self._codes(points) if self.buckets else None,
-        )
+        candidates = self._candidates(lists)
         queries = np.ascontiguousarray(asked.queries[some])
         exact = exact_distances(settings.metric, queries, candidates)
         found, worst = ranked(
@@ -181,13 +162,28 @@ class CandidateSearch:
             settings.metric, settings.dim, _distances(settings.metric, last),
             np.linalg.norm(queries.astype(np.float64), axis=1), self.facts.largest,
         )  # fmt: skip
+        lengths = np.array([len(points) for points in lists])
         proven: NDArray[np.bool_] = (lengths < limits[some]) | (worst < least)
         return proven
 
-    def _codes(self, points: list[Any]) -> NDArray[np.int32]:
+    def _candidates(self, lists: list[list[Any]]) -> EngineCandidates:
+        """The points that were found for each of some queries."""
         settings = self.facts.settings
-        codes = [code_of(settings, point) for point in points]
-        return np.array(codes, np.int32).reshape(len(points), settings.active)
+        points = [point for points in lists for point in points]
+        ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
+        ids[:] = [item_id(settings, point) for point in points]
+        embeddings = np.array([embedding_of(point) for point in points], np.float32)
+        codes = None
+        if self.buckets:
+            each = [code_of(settings, point) for point in points]
+            codes = np.array(each, np.int32).reshape(len(points), settings.active)
+        return EngineCandidates(
+            np.repeat(np.arange(len(lists)), [len(points) for points in lists]),
+            ids,
+            embeddings.reshape(len(points), settings.dim),
+            [unpacked(point.payload) for point in points] if self.payloads else None,
+            codes,
+        )
 
 
 def _distances(metric: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:

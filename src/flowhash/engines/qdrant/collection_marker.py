@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from qdrant_client import models
 
-from flowhash.engines.qdrant.client_connection import Store
+from flowhash.engines.qdrant.client_connection import QdrantAddress, Store
 from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
 from flowhash.errors import InputError, StorageError, reason
 from flowhash.table import TableSettings
@@ -35,8 +35,8 @@ class CollectionFacts:
         lowest: no id is lower.
         largest: no embedding is longer.
         change: counts the changes, from the microsecond on in which the collection was made.
-        writing: who has begun a change and not ended it, and when; nothing that is counted now may
-            be kept. Empty if nobody.
+        writing: who has begun a change and not ended it; nothing that is counted now may be kept.
+            Empty if nobody.
         pending: ids that an unfinished change counts; items there that nobody was told of.
         notes: of commands.
         loading: how far a copy is; None once it is finished.
@@ -135,9 +135,7 @@ def known_facts(store: Store, *, unfinished: bool = False) -> CollectionFacts:
     """
     place = store.address.shown
     if not store.is_there():
-        raise StorageError(
-            f"{place}: there is no such collection; flowhash index --to and flowhash copy make them"
-        )
+        raise no_collection(store.address)
     facts = read_marker(store)
     if facts is None:
         raise StorageError(
@@ -150,6 +148,14 @@ def known_facts(store: Store, *, unfinished: bool = False) -> CollectionFacts:
             "with --restart to begin anew"
         )
     return facts
+
+
+def no_collection(address: QdrantAddress) -> StorageError:
+    """What is said where there is none."""
+    return StorageError(
+        f"{address.shown}: there is no such collection; flowhash index --to and flowhash copy make "
+        "them"
+    )
 
 
 def set_facts(store: Store, **facts: Any) -> None:
@@ -166,8 +172,11 @@ def first_change() -> int:
     return time.time_ns() // 1000
 
 
-def make_collection(store: Store, facts: CollectionFacts) -> None:
+def make_collection(store: Store, facts: CollectionFacts) -> CollectionFacts:
     """Make an empty collection; its marker comes last, so that half a collection is nobody's.
+
+    Returns:
+        What the marker says.
 
     Raises:
         InputError: Qdrant cannot hold such a table.
@@ -197,7 +206,8 @@ def make_collection(store: Store, facts: CollectionFacts) -> None:
         type=models.IntegerIndexType.INTEGER, lookup=True, range=False
     )
     store.ask("create_payload_index", field_name=CODE, field_schema=index, wait=True)
-    made = {**vars(facts), "settings": asdict(settings), "change": first_change()}
-    fields = fields_of(**made)
+    made = replace(facts, change=first_change())
+    fields = fields_of(**{**vars(made), "settings": asdict(settings)})
     point = models.PointStruct(id=MARKER, vector={}, payload={"flowhash": VERSION, **fields})
     store.ask("upsert", points=[point], wait=True)
+    return made

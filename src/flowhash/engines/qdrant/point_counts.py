@@ -6,9 +6,7 @@ union that a query opens is counted once, and remembered until the table changes
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,39 +14,15 @@ from numpy.typing import NDArray
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.engines.qdrant.point_filter import Chosen
 from flowhash.engines.qdrant.points import CODE
+from flowhash.engines.remote_table import KnownCounts
 from flowhash.table import TableSettings
 
-KEPT = 100_000  # unions that are remembered
 FEW = 8  # unions with a filter that are counted one by one rather than all loads
 
 Union = frozenset[int]
 
 
-@dataclass
-class Known:
-    """Counts of one state of a collection."""
-
-    loads: NDArray[np.int64] | None = None
-    unions: dict[Union, int] = field(default_factory=dict)
-
-
-class Memory:
-    """What is known of the last state, safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._change = -1
-        self._known = Known()
-        self._lock = threading.Lock()
-
-    def of(self, change: int) -> Known:
-        """What is known of the state with this number of changes."""
-        with self._lock:
-            if change != self._change or len(self._known.unions) > KEPT:
-                self._change, self._known = change, Known()
-            return self._known
-
-
-class Counter:
+class PointCounts:
     """Counts points of a collection that a filter lets through.
 
     Args:
@@ -58,7 +32,9 @@ class Counter:
         known: counts with this filter that may be used, and are added to.
     """
 
-    def __init__(self, store: Store, settings: TableSettings, chosen: Chosen, known: Known) -> None:
+    def __init__(
+        self, store: Store, settings: TableSettings, chosen: Chosen, known: KnownCounts
+    ) -> None:
         self._store = store
         self._settings = settings
         self._chosen = chosen
@@ -89,10 +65,9 @@ class Counter:
         ):
             loads = self.loads()
             return {union: int(loads[list(union)].sum()) for union in sets}
-        new = [union for union in sets if union not in self._known.unions]
-        counts = self._store.each(self._count, new)
-        known = self._known.unions
-        known.update(zip(new, counts, strict=True))
+        known = self._known.counts
+        new = [union for union in sets if union not in known]
+        known.update(zip(new, self._store.each(self._count, new), strict=True))
         return {union: known[union] for union in sets}
 
     def _count(self, union: Union) -> int:

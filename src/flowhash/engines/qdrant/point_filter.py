@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from qdrant_client import models
 
-from flowhash.engines.engine_arguments import allowed_ids
+from flowhash.engines.engine_arguments import Where
 from flowhash.engines.qdrant.points import CODE, PAYLOAD, holds, point_id
 from flowhash.errors import InputError
-from flowhash.table import HashTable
 
 MOST_IDS = 100_000  # of a filter: a request has to stay below Qdrant's 32 MB
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -49,23 +48,17 @@ class Chosen:
 ALL = Chosen()
 
 
-def read_where(empty: HashTable, where: Any) -> Chosen:
-    """The points that ``where`` allows.
-
-    Args:
-        empty: a table of the same settings, which checks ids.
-        where: None, ids, a mask, or a dict of payload fields and the values they may have.
+def chosen_by(where: Where) -> Chosen:
+    """The points that may be found.
 
     Raises:
-        InputError: it is none of these, or has too many ids for one filter.
+        InputError: they are too many ids for one filter, or Qdrant cannot compare with a value.
     """
     if where is None:
         return ALL
-    if isinstance(where, Mapping):
+    if isinstance(where, dict):
         return _on_payload(where)
-    if isinstance(where, Iterator):
-        where = list(where)  # it is read twice, and comes only once
-    points: list[Any] = list(dict.fromkeys(point_id(item) for item in allowed_ids(empty, where)))
+    points: list[Any] = list(dict.fromkeys(point_id(item) for item in where))
     if len(points) > MOST_IDS:
         raise InputError(
             f"where allows {len(points)} ids; a filter of Qdrant takes at most {MOST_IDS}. Put "
@@ -74,13 +67,10 @@ def read_where(empty: HashTable, where: Any) -> Chosen:
     return Chosen((models.HasIdCondition(has_id=points),), not points, len(points))
 
 
-def _on_payload(where: Mapping[Any, Any]) -> Chosen:
-    if not where:
-        raise InputError("where is an empty dict; name a payload field, or leave it out")
+def _on_payload(where: dict[str, list[Any]]) -> Chosen:
     conditions, nothing, size = [], False, 0
-    for key, wanted in where.items():
+    for key, values in where.items():
         path = _path(key)
-        values = list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
         for value in values:
             _check(key, value)
         ways = _ways(path, [value for value in values if holds(value)])
@@ -90,8 +80,8 @@ def _on_payload(where: Mapping[Any, Any]) -> Chosen:
     return Chosen(tuple(conditions), nothing, size)
 
 
-def _path(key: Any) -> str:
-    if not isinstance(key, str) or not holds(key) or '"' in key:
+def _path(key: str) -> str:
+    if not holds(key) or '"' in key:
         raise InputError(
             f"where has the key {key!r:.80}; expected the name of a payload field, without quotes"
         )

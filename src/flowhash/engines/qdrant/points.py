@@ -1,16 +1,18 @@
-"""Items as points of Qdrant, and back."""
+"""Items as points of Qdrant, written and read back."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from qdrant_client import models
 
+from flowhash.engines.qdrant.client_connection import Store
 from flowhash.errors import StorageError
 from flowhash.table import STRING, Item, Stored, TableSettings
 
@@ -18,6 +20,7 @@ EMBEDDING, DIRECTION = "embedding", "direction"
 CODE, PAYLOAD, TEXT, NAME = "code", "payload", "text", "id"
 UNSIGNED = (1 << 64) - 1
 SIGN = 1 << 63
+AT_ONCE = 10_000  # points that one request deletes
 
 PointId = int | str
 
@@ -78,10 +81,8 @@ def holds(value: Any) -> bool:
 def directions(embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
     """Vectors of length 1 [n, dim]."""
     exact = embeddings.astype(np.float64)
-    scaled: NDArray[np.float32] = (
-        exact / np.linalg.norm(exact, axis=1, keepdims=True)
-    ).astype(np.float32)  # fmt: skip
-    return scaled
+    scaled: NDArray[np.float64] = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    return scaled.astype(np.float32)
 
 
 def points_of(settings: TableSettings, stored: Stored) -> list[models.PointStruct]:
@@ -140,3 +141,21 @@ def embedding_of(point: Any) -> list[float]:
     """The embedding of a point."""
     vector: list[float] = (point.vector or {}).get(EMBEDDING, [])
     return vector
+
+
+def longest(embeddings: NDArray[np.float32]) -> float:
+    """The largest length of an embedding."""
+    lengths = np.linalg.norm(embeddings.astype(np.float64), axis=1)
+    return float(lengths.max(initial=0.0))
+
+
+def put_points(store: Store, settings: TableSettings, stored: Stored) -> None:
+    """Store so many items as go into one request; those that are there are replaced."""
+    store.ask("upsert", points=points_of(settings, stored), wait=True)
+
+
+def take_points(store: Store, points: Sequence[PointId]) -> None:
+    """Delete points."""
+    for start in range(0, len(points), AT_ONCE):
+        some = models.PointIdsList(points=list(points[start : start + AT_ONCE]))
+        store.ask("delete", points_selector=some, wait=True)

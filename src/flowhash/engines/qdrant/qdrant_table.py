@@ -1,4 +1,4 @@
-"""A hash table on Qdrant: what users hold in their hands."""
+"""``QdrantTable``: a hash table on Qdrant."""
 
 from __future__ import annotations
 
@@ -6,30 +6,28 @@ import contextlib
 import json
 import secrets
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from flowhash.argument_checks import plain_integer
-from flowhash.engines import engine_arguments
-from flowhash.engines.engine_arguments import memory_table
-from flowhash.engines.qdrant import point_writes
+from flowhash.engines.engine_arguments import EngineItems, EngineQueries
 from flowhash.engines.qdrant.candidate_search import CandidateSearch
-from flowhash.engines.qdrant.client_connection import PATIENCE, Store, kept_open
+from flowhash.engines.qdrant.client_connection import Store, read_address
 from flowhash.engines.qdrant.collection_marker import (
     MARKER,
     CollectionFacts,
     known_facts,
     make_collection,
+    no_collection,
     read_marker,
     set_facts,
 )
-from flowhash.engines.qdrant.point_counts import Counter, Known, Memory
-from flowhash.engines.qdrant.point_filter import ALL, Chosen, read_where
+from flowhash.engines.qdrant.point_counts import PointCounts
+from flowhash.engines.qdrant.point_filter import ALL, Chosen, chosen_by
 from flowhash.engines.qdrant.points import (
     CODE,
     EMBEDDING,
@@ -39,11 +37,14 @@ from flowhash.engines.qdrant.points import (
     code_of,
     item_id,
     item_of,
+    longest,
     point_id,
+    put_points,
     stored_of,
+    take_points,
     unpacked,
 )
-from flowhash.engines.qdrant.qdrant_address import read_address
+from flowhash.engines.remote_table import KnownCounts, RemoteTable
 from flowhash.errors import InputError, LockedTableError, StorageError
 from flowhash.table import (
     INT64,
@@ -52,108 +53,63 @@ from flowhash.table import (
     HashTable,
     Hits,
     Item,
-    SettingsProperties,
     Stats,
     Stored,
     TableSettings,
     changed_notes,
     check_encoder,
     draw_sample,
-    read_ids,
     stats_of,
 )
 
+NUMBERS = 1 << 19  # of vectors that one request brings or carries at the most
+POINTS = 4096  # the same for points
+LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
+STRETCHES = 16  # places where a sample begins to read
+COUNTED = 200  # items of a large table whose own buckets are counted to measure SUF with k > 1
+NO_FACTS: Mapping[str, Any] = {}
 
-class QdrantTable(SettingsProperties):
+
+class QdrantTable(RemoteTable):
     """A table in a collection of Qdrant, used as :class:`flowhash.HashTable` is.
 
     Make one with :meth:`create`, open one with :meth:`open`. Searches may run in many threads. One
     writer at a time: Qdrant has no transactions and no locks.
+
+    If :meth:`add` fails midway, a part of the items may be stored: the same call completes them.
+    Items whose ids the table counts are taken back by the next change. Notes are written with the
+    marker that ends the change: they are there when all items are.
     """
 
-    _figures: tuple[int, Stats] | None = None
-
     def __init__(self, store: Store, facts: CollectionFacts, writable: bool) -> None:
-        super().__init__(facts.settings)
+        super().__init__(facts.settings, writable)
         self._store = store
         self._facts = facts
-        self._writable = writable
-        self._items = -1
-        self._open = True
-        self._memory = Memory()
         self._writing = threading.RLock()
-        self._empty = memory_table(facts.settings)
         self._token = secrets.token_hex(8)
+        self._count = self._counted()
 
     @classmethod
-    def create(
-        cls,
-        place: str,
-        *,
-        buckets: int,
-        dim: int,
-        active: int = 1,
-        metric: str = "euclidean",
-        dtype: str = "float32",
-        ids: str = "int64",
-        encoder: str | None = None,
-        distribute: bool = False,
-    ) -> QdrantTable:
-        """Make an empty table.
-
-        Args:
-            place: its address: ``qdrant://host:6333/collection``.
-            buckets: as of :meth:`flowhash.HashTable.create`, and so are the others.
-            dim: at most 65536.
-            active: k.
-            metric: "euclidean", "cosine" or "inner".
-            dtype: "float16" rounds embeddings; they take the space of float32 all the same.
-            ids: "int64" or "string".
-            encoder: the fingerprint of the encoder.
-            distribute: not for Qdrant, which spreads collections by itself.
-
-        Raises:
-            InputError: a setting that cannot be.
-            StorageError: the server does not answer, or there is such a collection.
-        """
-        number = plain_integer
-        settings = TableSettings(
-            number(buckets), number(dim), number(active), metric, dtype, ids, encoder
-        )
-        settings.check()
+    def _create(cls, place: str, settings: TableSettings, distribute: bool) -> QdrantTable:
         refuse_distribute(distribute)
-        with kept_open(Store(read_address(place))) as store:
-            facts = CollectionFacts(settings)
-            make_collection(store, facts)
-            return cls._of(store, facts, True)
+        with contextlib.ExitStack() as stack:
+            store = stack.enter_context(contextlib.closing(Store(read_address(place))))
+            table = cls(store, make_collection(store, CollectionFacts(settings)), True)
+            stack.pop_all()  # it stays open
+            return table
 
     @classmethod
-    def open(cls, place: str, mode: str = "r", *, encoder: str | None = None) -> QdrantTable:
-        """Open the table at an address.
-
-        Args:
-            place: its address.
-            mode: "r" to search, "r+" to change it too.
-            encoder: if given, the fingerprint that it must have been made with.
-
-        Raises:
-            InputError: the encoder is another one.
-            StorageError: the server does not answer or refuses, or there is no such table.
-        """
-        if mode not in ("r", "r+"):
-            raise InputError(
-                f'mode is {mode!r}; expected "r" to search or "r+" to change the table'
-            )
+    def _open_stored(cls, place: str, writable: bool, encoder: str | None) -> QdrantTable:
         address = read_address(place)
         if not address.may_hold():
-            raise StorageError(
-                f"{address.shown}: there is no such collection; flowhash index --to and flowhash "
-                "copy make them"
-            )
-        with kept_open(Store(address)) as store:
+            raise no_collection(address)
+        with contextlib.ExitStack() as stack:
+            store = stack.enter_context(contextlib.closing(Store(address)))
             facts = known_facts(store)
             check_encoder(facts.settings.encoder, encoder, address.shown)
-            return cls._of(store, facts, mode == "r+")
+            table = cls(store, facts, writable)
+            stack.pop_all()  # it stays open
+            return table
 
     @classmethod
     def exists(cls, place: str) -> bool:
@@ -177,133 +133,60 @@ class QdrantTable(SettingsProperties):
             known_facts(store, unfinished=True)
             store.ask("delete_collection")
 
-    @classmethod
-    def _of(cls, store: Store, facts: CollectionFacts, writable: bool) -> QdrantTable:
-        table = cls(store, facts, writable)
-        table._now()
-        return table
-
     @property
     def address(self) -> str:
         """Where it is, without a key."""
         return self._store.address.shown
 
     @property
-    def writable(self) -> bool:
-        """Whether items can be changed through this object."""
-        return self._writable and self._open
-
-    @property
     def next_id(self) -> int:
         """The id of the next item that is added without one."""
         return self._now().next_id
 
-    def add(
+    def _add(
         self,
-        codes: ArrayLike,
-        embeddings: ArrayLike,
-        ids: Any = None,
-        payloads: Sequence[dict[str, Any] | None] | None = None,
-        *,
-        encoder: str | None = None,
-        notes: Mapping[str, Any] | None = None,
-        expected_notes: Mapping[str, Any] | None = None,
+        items: EngineItems,
+        notes: Mapping[str, Any] | None,
+        expected_notes: Mapping[str, Any] | None,
     ) -> NDArray[Any]:
-        """Add items; an id that is there already is replaced.
-
-        When it returns, the items are stored. If it fails midway, a part of them may be: the same
-        call completes them. Items whose ids the table counts are taken back by the next change.
-
-        Args:
-            codes: as of :meth:`flowhash.HashTable.add`, and so are the others.
-            embeddings: [n, dim].
-            ids: whole numbers, or strings.
-            payloads: for each item a dict or None.
-            encoder: the fingerprint of the encoder that made them.
-            notes: written with the marker that ends the change: they are there when all items are.
-            expected_notes: what some notes are as you know them.
-
-        Returns:
-            The ids [n].
-
-        Raises:
-            InputError: an argument does not fit; nothing was added.
-            ChangedNotesError: a note is not what was expected; nothing was added.
-            StorageError: the server failed.
-        """
-        self._check_writable()
-        settings = self._facts.settings
-        items = engine_arguments.new_items(settings, codes, embeddings, ids, payloads, encoder)
         with self._changing() as facts:
-            known = items.counted_from(facts.next_id)
+            ids = items.counted_from(facts.next_id)
             changed = changed_notes(json.loads(facts.notes), notes, expected_notes)
-            noted = {} if changed is None else {"notes": json.dumps(changed)}
-            if not len(known) and noted:
-                set_facts(self._store, **noted)
-            if len(known):
-                self._refuse_strangers(items.table)
-                with self._change(facts, **noted, **point_writes.begun(facts, items, known)):
-                    for _ in point_writes.put(
-                        self._store, settings, items, facts.next_id, self._at_once()
-                    ):
-                        set_facts(self._store, writing=self._claim())
-        return known
+            ends: dict[str, Any] = {} if changed is None else {"notes": json.dumps(changed)}
+            if not len(ids):
+                if ends:
+                    set_facts(self._store, **ends)
+                return ids
+            self._refuse_strangers(items.table)
+            lengths = [longest(some.embeddings) for some in items.table.batches(payloads=False)]
+            begins: dict[str, Any] = {"largest": max(facts.largest, *lengths)}
+            if self.id_kind == INT64:
+                begins["lowest"] = min(facts.lowest, int(ids.min()))
+                ends["next_id"] = max(facts.next_id, int(ids.max()) + 1)
+            if items.counted:
+                begins["pending"] = (facts.next_id, facts.next_id + len(ids))
+            with self._change(facts, begins, ends):
+                for number, some in enumerate(items.table.batches(self._at_once())):
+                    if number:
+                        self._check_claim()
+                    known = some.ids + facts.next_id if items.counted else some.ids
+                    put_points(self._store, self._settings, replace(some, ids=known))
+        return ids
 
-    def delete(self, ids: Any) -> int:
-        """Delete items; ids that are not there are passed over. How many were deleted."""
-        self._check_writable()
-        wanted = read_ids(ids, self._facts.settings.ids)
-        names = list(dict.fromkeys(wanted.value(place) for place in range(len(wanted))))
+    def _delete(self, ids: list[Any]) -> int:
         with self._changing() as facts:
-            fields = point_writes.name_fields(self._facts.settings)
-            found = self._points(names, fields, vectors=False)
+            fields = [NAME] if self.id_kind == STRING else False
+            found = self._points(ids, fields, vectors=False)
             if found:
                 with self._change(facts):
-                    point_writes.take(self._store, [point.id for point in found])
+                    take_points(self._store, [point.id for point in found])
         return len(found)
 
-    def search(
-        self,
-        ordered_buckets: ArrayLike,
-        queries: ArrayLike,
-        top: int = 16,
-        *,
-        probe: int | None = None,
-        at_least: int | None = None,
-        where: Any = None,
-        threads: int | None = None,
-        payloads: bool = False,
-        buckets: bool = False,
-        encoder: str | None = None,
-    ) -> Hits:
-        """The nearest items among those in the buckets that each query opens.
-
-        Args:
-            ordered_buckets: as of :meth:`flowhash.HashTable.search`, and so are the others.
-            queries: [q, dim].
-            top: how many to return.
-            probe: how many buckets to open; k by default.
-            at_least: open further buckets until so many items are found.
-            where: ids, up to 100,000, or a mask; or a dict of payload fields and the value, or the
-                list of values, that each may have.
-            threads: only checked; the server has its own.
-            payloads: whether to return payloads too.
-            buckets: whether to return the buckets that each hit is in, too.
-            encoder: the fingerprint of the queries' encoder.
-
-        Raises:
-            InputError: arguments that do not fit.
-            StorageError: the server failed.
-        """
-        self._check_open()
-        asked = engine_arguments.asked(
-            self._empty, ordered_buckets, queries, top, probe, at_least, threads, encoder
-        )
-        chosen = read_where(self._empty, where)
+    def _search(self, asked: EngineQueries, payloads: bool, buckets: bool) -> Hits:
+        chosen = chosen_by(asked.where)
         facts = self._now()
-        counter = self._counter(facts, chosen)
-        search = CandidateSearch(self._store, facts, chosen, counter, payloads, buckets)
-        return search.answer(asked)
+        counts = self._counts(facts, chosen)
+        return CandidateSearch(self._store, facts, chosen, counts, payloads, buckets).answer(asked)
 
     def close(self) -> None:
         """Let go of the connection; closing twice is fine."""
@@ -325,28 +208,28 @@ class QdrantTable(SettingsProperties):
 
     def refresh(self) -> bool:
         """See what others have changed, or are changing; whether that was anything."""
-        before = self._facts.change, self._items
+        before = self._facts.change, self._count
         facts = self._now()
-        return bool(facts.writing) or (facts.change, self._items) != before
+        return bool(facts.writing) or (facts.change, self._count) != before
 
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
         """All items, some at a time; what changes meanwhile may or may not be among them."""
         if size < 1:
             raise InputError(f"size is {size}; expected one or more items")
-        settings = self._now().settings
+        self._now()
         kept: list[Any] = []
         for points in self._pages(min(size, self._at_once())):
             kept += points
             while len(kept) >= size:
-                yield stored_of(settings, kept[:size], payloads)
+                yield stored_of(self._settings, kept[:size], payloads)
                 kept = kept[size:]
         if kept:
-            yield stored_of(settings, kept, payloads)
+            yield stored_of(self._settings, kept, payloads)
 
     def sample(self, count: int, seed: int) -> tuple[int, list[Item]]:
         """How many items there are, and a random sample of them; the same for the same seed."""
         facts = self._now()
-        return self._items, self._items_of(self._drawn(facts, ALL, self._items, count, seed))
+        return self._count, self._items_of(self._drawn(facts, ALL, self._count, count, seed))
 
     def bucket_items(self, bucket: int, count: int, seed: int) -> list[Item]:
         """A random sample of the items in a bucket."""
@@ -365,78 +248,30 @@ class QdrantTable(SettingsProperties):
 
     def bucket_loads(self) -> NDArray[np.int64]:
         """How many items each bucket holds [d]."""
-        return self._counter(self._now()).loads().copy()
+        return self._counts(self._now()).loads().copy()
 
-    def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
-        """The buckets of each item, ascending; None for those that are not there."""
-        self._check_open()
-        settings = self._facts.settings
-        wanted = read_ids(ids, settings.ids)
-        names = [wanted.value(place) for place in range(len(wanted))]
-        found = self._points(names, [CODE, NAME], vectors=False)
-        codes = {item_id(settings, point): code_of(settings, point) for point in found}
-        return [codes.get(name) for name in names]
+    def _codes_by_id(self, ids: list[Any]) -> dict[Any, list[int]]:
+        settings = self._settings
+        found = self._points(ids, [CODE, NAME], vectors=False)
+        return {item_id(settings, point): code_of(settings, point) for point in found}
+
+    def _items_by_id(self, ids: list[Any]) -> dict[Any, Item]:
+        items = (item_of(self._settings, point) for point in self._points(ids))
+        return {item.id: item for item in items}
 
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes; kept until the table changes."""
         facts = self._now()
-        kept = self._figures
-        if kept is None or kept[0] != facts.change or facts.writing:
-            kept = (facts.change, self._measured(facts))
-            self._figures = kept
-        return kept[1]
-
-    def __delitem__(self, item: int | str) -> None:
-        if item not in self or not self.delete([item]):
-            raise KeyError(item)
-
-    def __enter__(self) -> QdrantTable:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.close()
-
-    def __len__(self) -> int:
-        self._check_open()
-        return self._items
-
-    def __contains__(self, item: object) -> bool:
-        try:
-            self[item]
-        except KeyError:
-            return False
-        return True
-
-    def __getitem__(self, item: Any) -> Item:
-        self._check_open()
-        settings = self._facts.settings
-        try:
-            wanted = read_ids([item], settings.ids)
-        except InputError:
-            raise KeyError(item) from None
-        found = self._points([wanted.value(0)])
-        if not found:
-            raise KeyError(item)
-        return item_of(settings, found[0])
-
-    def __repr__(self) -> str:
-        if not self._open:
-            return f"<QdrantTable at {self.address}, closed>"
-        return (
-            f"<QdrantTable at {self.address}: {self._items} items, buckets={self.buckets}, "
-            f"dim={self.dim}, active={self.active}, metric={self.metric!r}>"
-        )
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise StorageError(f"{self.address} is closed; open it again")
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if not self._writable:
-            raise StorageError(
-                f'{self.address} was opened to be searched only; open it with mode="r+"'
-            )
+        known = self._known_of(facts)
+        if known.stats is None:
+            loads = self._counts(facts).loads()
+            found = self._others_found(facts, loads)
+            segments = int(self._store.ask("get_collection").segments_count or 1)
+            known.stats = stats_of(
+                self._settings, self._count, loads, found, self._bytes(), segments=segments,
+                number_bytes=4,
+            )  # fmt: skip
+        return known.stats
 
     def _now(self) -> CollectionFacts:
         """The facts of this moment, and how many items there are.
@@ -448,16 +283,23 @@ class QdrantTable(SettingsProperties):
         facts = read_marker(self._store)
         if facts is None or facts.loading is not None:
             facts = known_facts(self._store)  # which says what is wrong
-        if facts.settings != self._facts.settings:
+        if facts.settings != self._settings:
             raise StorageError(f"{self.address} was made anew with other settings; open it again")
-        if self._items < 0 or facts.writing or facts.change != self._facts.change:
-            self._items = int(self._store.ask("count", exact=True).count) - 1  # the marker
+        if facts.writing or facts.change != self._facts.change:
+            self._count = self._counted()
         self._facts = facts
         return facts
 
-    def _counter(self, facts: CollectionFacts, chosen: Chosen = ALL) -> Counter:
-        known = Known() if chosen or facts.writing else self._memory.of(facts.change)
-        return Counter(self._store, facts.settings, chosen, known)
+    def _counted(self) -> int:
+        return int(self._store.ask("count", exact=True).count) - 1  # the marker
+
+    def _known_of(self, facts: CollectionFacts) -> KnownCounts:
+        """Counts that hold: while somebody writes, none do."""
+        return KnownCounts() if facts.writing else self._known_in(facts.change)
+
+    def _counts(self, facts: CollectionFacts, chosen: Chosen = ALL) -> PointCounts:
+        known = KnownCounts() if chosen else self._known_of(facts)
+        return PointCounts(self._store, self._settings, chosen, known)
 
     def _at_once(self) -> int:
         """Points of one request with their vectors."""
@@ -468,9 +310,8 @@ class QdrantTable(SettingsProperties):
     ) -> list[Any]:
         """The points of ids that are there; of a string only if the point is the string's own."""
         wanted = {point_id(item): item for item in ids}
-        settings = self._facts.settings
         found = self._retrieved(ids, fields, vectors)
-        return [point for point in found if item_id(settings, point) == wanted[point.id]]
+        return [point for point in found if item_id(self._settings, point) == wanted[point.id]]
 
     def _retrieved(self, ids: Sequence[Any], fields: bool | list[str], vectors: bool) -> list[Any]:
         """The points of ids that are there."""
@@ -497,21 +338,21 @@ class QdrantTable(SettingsProperties):
                 return
 
     def _load(self, facts: CollectionFacts, bucket: int) -> int:
-        return self._counter(facts).unions([frozenset([bucket])])[frozenset([bucket])]
+        only = frozenset([bucket])
+        return self._counts(facts).unions([only])[only]
 
     def _items_of(self, points: list[Any]) -> list[Item]:
         """Items of points that have no more than their ids, in the same order."""
-        settings = self._facts.settings
-        found = self._points([item_id(settings, point) for point in points])
-        items = {point.id: item_of(settings, point) for point in found}
-        return [items[point.id] for point in points if point.id in items]
+        ids = [item_id(self._settings, point) for point in points]
+        items = self._items_by_id(ids)
+        return [items[item] for item in ids if item in items]
 
     def _drawn(
         self, facts: CollectionFacts, chosen: Chosen, total: int, count: int, seed: int,
         fields: list[str] | None = None,
     ) -> list[Any]:  # fmt: skip
         """Up to ``count`` points of a filter that ``total`` points pass, in the order of ids."""
-        wanted = [*(fields or []), *([NAME] if facts.settings.ids == STRING else [])]
+        wanted = [*(fields or []), *([NAME] if self.id_kind == STRING else [])]
         options: dict[str, Any] = {"with_payload": wanted or False, "with_vectors": False}
         if total <= max(LISTED, count):
             points = [point for page in self._pages(POINTS, chosen, **options) for point in page]
@@ -547,39 +388,31 @@ class QdrantTable(SettingsProperties):
                 found += points
         return [point for point in found if point.id != MARKER]
 
-    def _measured(self, facts: CollectionFacts) -> Stats:
-        loads = self._counter(facts).loads()
-        segments = int(self._store.ask("get_collection").segments_count or 1)
-        return stats_of(
-            facts.settings, self._items, loads, self._others_found(facts, loads), self._bytes(),
-            segments=segments, number_bytes=4,
-        )  # fmt: skip
-
     def _bytes(self) -> int:
         """Of the folder in local mode; a server does not say, so there it is that of vectors."""
         address = self._store.address
         if address.folder is not None:
             place: Path = address.folder / "collection" / address.collection
             return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-        return 4 * self.dim * self._items * (2 if self.metric == "cosine" else 1)
+        return 4 * self.dim * self._count * (2 if self.metric == "cosine" else 1)
 
     def _others_found(self, facts: CollectionFacts, loads: NDArray[np.int64]) -> float:
         """The mean number of others that an item finds in its own buckets."""
-        settings = facts.settings
-        if self._items < 2:
+        settings = self._settings
+        if self._count < 2:
             return 0.0
-        if settings.active == 1:
-            return float((loads * (loads - 1)).sum()) / self._items
-        if self._items <= STATS_SAMPLE:  # few enough to read all codes
+        if self.active == 1:
+            return float((loads * (loads - 1)).sum()) / self._count
+        if self._count <= STATS_SAMPLE:  # few enough to read all codes
             options: dict[str, Any] = {"with_payload": [CODE, NAME], "with_vectors": False}
             pages = self._pages(POINTS, **options)
             codes = np.array([code_of(settings, point) for page in pages for point in page])
-            member = np.zeros((len(codes), settings.buckets), bool)
+            member = np.zeros((len(codes), self.buckets), bool)
             np.put_along_axis(member, codes, True, axis=1)
             return float(np.mean([member[:, code].any(axis=1).sum() - 1 for code in codes]))
-        drawn = self._drawn(facts, ALL, self._items, COUNTED, 0, [CODE])
+        drawn = self._drawn(facts, ALL, self._count, COUNTED, 0, [CODE])
         unions = [frozenset(code_of(settings, point)) for point in drawn]
-        counts = self._counter(facts).unions(unions)
+        counts = self._counts(facts).unions(unions)
         return float(np.mean([counts[union] - 1 for union in unions]))
 
     @contextlib.contextmanager
@@ -588,46 +421,50 @@ class QdrantTable(SettingsProperties):
         with self._writing:
             self._check_writable()
             facts = self._now()
-            self._refuse_others(facts)
             if facts.pending is not None:
-                low, high = facts.pending
                 with self._change(facts):
-                    point_writes.take(self._store, list(range(low, high)))
+                    take_points(self._store, list(range(*facts.pending)))
                 facts = self._now()
             yield facts
 
     @contextlib.contextmanager
-    def _change(self, facts: CollectionFacts, **changed: Any) -> Iterator[None]:
+    def _change(
+        self,
+        facts: CollectionFacts,
+        begins: Mapping[str, Any] = NO_FACTS,
+        ends: Mapping[str, Any] = NO_FACTS,
+    ) -> Iterator[None]:
         """Between the two, readers keep nothing that they count.
 
         Args:
             facts: of :meth:`_changing`; those of the table are overwritten by threads that search.
-            **changed: what the change makes of them.
+            begins: facts that hold from the beginning of the change on.
+            ends: facts that hold once it is made.
         """
-        ends = {name: changed.pop(name) for name in ("next_id", "notes") if name in changed}
-        set_facts(self._store, writing=self._claim(), **changed)
+        set_facts(self._store, writing=self._token, **begins)
         yield
-        set_facts(self._store, change=facts.change + 1, writing="", pending=None, **ends)
-        self._now()
+        self._check_claim()
+        ended: dict[str, Any] = {"change": facts.change + 1, "writing": "", "pending": None, **ends}
+        set_facts(self._store, **ended)
+        self._facts = replace(facts, **{**begins, **ended})
+        self._count = self._counted()
 
-    def _claim(self) -> str:
-        return f"{self._token} {time.time():.0f}"
+    def _check_claim(self) -> None:
+        """Refuse to go on with a change after somebody else has begun one.
 
-    def _refuse_others(self, facts: CollectionFacts) -> None:
-        """Refuse to write while somebody else does, who has said so within ``LEASE`` seconds.
-
-        Qdrant has no locks: who begins within the same blink is not seen.
+        Qdrant has no locks: of two writers the later one goes on, and what it does between this
+        look and the next request is not seen.
         """
-        who, _, since = facts.writing.partition(" ")
-        if who and who != self._token and abs(time.time() - float(since)) < LEASE:
+        facts = read_marker(self._store)
+        if facts is None or facts.writing != self._token:
             raise LockedTableError(
-                f"{self.address} is being changed by somebody else; wait for the end, or, if that "
-                f"one died, {LEASE} s, and do the same again"
+                f"{self.address} is being changed by somebody else, too; a collection takes one "
+                "writer at a time. Do the same again when that one has ended"
             )
 
     def _refuse_strangers(self, items: HashTable) -> None:
         """Refuse a string whose point is another string's, should that ever happen."""
-        if self._facts.settings.ids == INT64:
+        if self.id_kind == INT64:
             return
         owners: dict[PointId, str] = {}
         for stored in items.batches(payloads=False):
@@ -636,7 +473,7 @@ class QdrantTable(SettingsProperties):
                 if owners.setdefault(point_id(name), name) != name:
                     raise StorageError(f"the ids {name!r} and another have one point; change one")
             for point in self._retrieved(names, [NAME], vectors=False):
-                if item_id(self._facts.settings, point) != owners[point.id]:
+                if item_id(self._settings, point) != owners[point.id]:
                     raise StorageError(
                         f"the id {owners[point.id]!r} has the point of another id that is stored; "
                         "change it"
@@ -649,20 +486,9 @@ def refuse_distribute(distribute: bool) -> None:
         raise InputError("--distribute is for PostgreSQL with Citus; Qdrant shards by itself")
 
 
-NUMBERS = 1 << 19  # of vectors that one request brings or carries at the most
-POINTS = 4096  # the same for points
-
-
-LISTED = 2048  # points whose ids are listed to draw from them; of more, stretches are drawn
-STRETCHES = 16  # places where a sample begins to read
-COUNTED = 200  # items of a large table whose own buckets are counted to measure SUF with k > 1
-
-
 def _inside(bucket: int) -> Chosen:
     """The points in a bucket."""
-    only = ALL.filter([bucket])
-    assert only is not None
-    return Chosen((only,))
+    return Chosen((ALL.filter([bucket]),))
 
 
 def _place(facts: CollectionFacts, generator: np.random.Generator) -> PointId:
@@ -671,8 +497,3 @@ def _place(facts: CollectionFacts, generator: np.random.Generator) -> PointId:
         return point_id(str(generator.integers(1 << 62)))
     low, high = facts.lowest, max(facts.lowest + 1, facts.next_id)
     return point_id(low + int(generator.random() * (high - low)))
-
-
-# Seconds after which a writer that says nothing is taken for dead. It speaks between requests, so
-# that one which waits for a slow server must not be.
-LEASE = 2 * PATIENCE

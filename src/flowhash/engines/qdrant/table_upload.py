@@ -8,15 +8,15 @@ same again hears that it is complete.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from flowhash.engines.qdrant.client_connection import Store
+from flowhash.engines.qdrant.client_connection import Store, read_address
 from flowhash.engines.qdrant.collection_marker import (
     CollectionFacts,
     first_change,
@@ -24,19 +24,19 @@ from flowhash.engines.qdrant.collection_marker import (
     make_collection,
     set_facts,
 )
-from flowhash.engines.qdrant.point_writes import longest, put_some
 from flowhash.engines.qdrant.points import (
     DIRECTION,
     EMBEDDING,
     PAYLOAD,
     TEXT,
     directions,
+    longest,
     packed,
     point_id,
+    put_points,
     stored_of,
 )
-from flowhash.engines.qdrant.qdrant_address import read_address
-from flowhash.engines.qdrant.qdrant_table import QdrantTable, refuse_distribute
+from flowhash.engines.qdrant.qdrant_table import refuse_distribute
 from flowhash.errors import InputError, StorageError
 from flowhash.table import INT64, HashTable, Stored
 
@@ -66,39 +66,29 @@ class QdrantLoading:
         self, table: HashTable, address: str, *, distribute: bool = False, restart: bool = False
     ) -> None:
         refuse_distribute(distribute)
-        place = read_address(address)
         self._table = table
         self._settings = table._settings
         self.total = len(table)
         self._complete = False
-        if restart:
-            self._remove_unfinished(address)
-        self._store = Store(place)
-        try:
-            self._progress = self._begun()
-        except BaseException:
-            self._store.close()
-            raise
+        with contextlib.ExitStack() as stack:
+            self._store = stack.enter_context(contextlib.closing(Store(read_address(address))))
+            self._progress = self._begun(restart)
+            stack.pop_all()  # it stays open
         self.done = int(self._progress["items"])
 
-    def _remove_unfinished(self, address: str) -> None:
-        if QdrantTable.exists(address):
-            store = Store(read_address(address))
-            try:
-                facts = known_facts(store, unfinished=True)
-            finally:
-                store.close()
-            if facts.loading is not None:
-                QdrantTable.remove(address)
-
-    def _begun(self) -> dict[str, Any]:
+    def _begun(self, restart: bool) -> dict[str, Any]:
         """How far the copy is; a new one is begun where there is none."""
         place = self._store.address.shown
-        if not self._store.is_there():
+        facts = None
+        if self._store.is_there():
+            facts = known_facts(self._store, unfinished=True)
+            if restart and facts.loading is not None:
+                self._store.ask("delete_collection")
+                facts = None
+        if facts is None:
             progress = self._new_progress()
-            make_collection(self._store, replace(CollectionFacts(self._settings), loading=progress))
+            make_collection(self._store, CollectionFacts(self._settings, loading=progress))
             return progress
-        facts = known_facts(self._store, unfinished=True)
         if facts.loading is None:
             complete = {"source": self._table.version, "change": facts.change}
             if facts.copied != complete or facts.writing or facts.settings != self._settings:
@@ -122,7 +112,7 @@ class QdrantLoading:
         for number, stored in enumerate(self._table.batches(progress["size"])):
             if number < progress["batches"]:
                 continue
-            put_some(self._store, self._settings, stored)
+            put_points(self._store, self._settings, stored)
             progress = {
                 **progress, "batches": number + 1, "items": progress["items"] + len(stored)
             }  # fmt: skip
