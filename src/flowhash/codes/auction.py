@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.code_matching import NOBODY, worths_of
-from flowhash.codes.load_prices import LoadCosts, marginal_at
+from flowhash.codes.load_prices import LoadCosts, marginal_at, worths_of
 from flowhash.compile import inner_kernel, kernel, larger, smaller
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
@@ -40,19 +39,6 @@ class Scratch(NamedTuple):
     worths: NDArray[np.float64]
     maxima: NDArray[np.float64]
     listed: NDArray[np.float64]
-
-
-@kernel
-def new_lists(rows: int, size: int, active: int) -> tuple[Lists, Scratch]:
-    """Room for the lists of all rows, and to work in."""
-    room = min(size, 3 * (active + SPARE))
-    lists = Lists(
-        np.empty((rows, room), np.int32),
-        np.empty((rows, room)),
-        np.empty(rows, np.int64),
-        np.empty(rows),
-    )
-    return lists, Scratch(np.empty(size), np.empty(group_count(size)), np.empty(room))
 
 
 @inner_kernel
@@ -174,7 +160,7 @@ def cheapest_place(
 
     A place at ``load`` is a new one and costs ``fresh``, the one behind it ``after``.
     """
-    cheapest, next_cheapest, place = np.inf, np.inf, NOBODY
+    cheapest, next_cheapest, place = np.inf, np.inf, load
     for index in range(load):
         cost = paid[index, bucket]
         if cost < cheapest:
@@ -255,8 +241,15 @@ def auction(
     """Prices [d] near the optimal ones, counted from the level, none below ``opening`` [d]."""
     rows, size = means.shape
     wanted = min(size, active + SPARE)
+    room = min(size, 3 * wanted)
     prices = opening.copy()
-    lists, scratch = new_lists(rows, size, active)
+    lists = Lists(
+        np.empty((rows, room), np.int32),
+        np.empty((rows, room)),
+        np.empty(rows, np.int64),
+        np.empty(rows),
+    )
+    scratch = Scratch(np.empty(size), np.empty(group_count(size)), np.empty(room))
     places = Places(
         np.zeros(size, np.int64),
         np.empty((rows, size)),

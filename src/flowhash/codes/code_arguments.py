@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.argument_checks import finite, first_bad_row, float_bits, numbers
+from flowhash.argument_checks import finite, first_bad_row, float_bits, numbers, plain_integer
 from flowhash.errors import InputError
 
 # Sums and differences of class means and prices stay finite below this.
@@ -30,11 +28,8 @@ def summable(array: NDArray[np.float64], name: str) -> None:
 
 def active_count(active: int, size: int) -> int:
     """``active`` (k) as a number of buckets between 1 and ``size`` (d)."""
-    try:
-        count = -1 if isinstance(active, bool) else operator.index(active)
-    except TypeError:
-        count = -1
-    if not 1 <= count <= size:
+    count = plain_integer(active)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= size:
         raise InputError(
             f"active is {active!r}; expected a whole number with 1 <= active <= {size}, the number "
             f"of buckets"

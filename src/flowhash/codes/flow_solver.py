@@ -8,19 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes.auction import auction
-from flowhash.codes.code_matching import NOBODY, Matching, best_codes, loads_of, match
 from flowhash.codes.load_prices import (
     LoadCosts,
+    best_codes,
     common_prices,
     follow_loads,
     level_price,
     load_costs,
+    loads_of,
     range_of,
     surplus_at,
 )
 from flowhash.codes.residual_network import (
+    NOBODY,
+    Matching,
     Network,
     build_network,
+    match,
     new_trail,
     reprice,
     search,

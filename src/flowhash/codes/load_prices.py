@@ -1,8 +1,9 @@
-"""What load costs a bucket, and which load agrees with a price.
+"""What load costs a bucket, which load agrees with a price, and the best codes at given prices.
 
 By Theorem 1 the load ``y`` of bucket ``q`` costs ``λ_q y (y - 1)``, so row number ``y + 1`` adds
 ``2 λ_q y``. The solver counts prices from a common level, not from zero: with a huge penalty all
-prices are huge and almost equal, and only their small differences decide.
+prices are huge and almost equal, and only their small differences decide. While bucket ``q`` costs
+``prices[q]``, a row takes the k buckets with the largest ``means[row, q] - prices[q]``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel, larger, smaller
+from flowhash.top_values import best_first, group_count
 
 
 class LoadCosts(NamedTuple):
@@ -187,3 +189,41 @@ def follow_loads(
         highest = marginal(costs, bucket, taken)
         agreed = min(max(prices[bucket], lowest), highest)
         prices[bucket] = min(max(agreed, -furthest), furthest)
+
+
+@inner_kernel
+def worths_of(
+    means: NDArray[np.float64],
+    row: int,
+    prices: NDArray[np.float64],
+    worths: NDArray[np.float64],
+) -> None:
+    """What each bucket is worth to one row: its mean less the price. Written to ``worths`` [d]."""
+    for bucket in range(worths.shape[0]):
+        worths[bucket] = means[row, bucket] - prices[bucket]
+
+
+@kernel
+def best_codes(
+    means: NDArray[np.float64], prices: NDArray[np.float64], active: int
+) -> NDArray[np.int32]:
+    """The ``active`` best buckets of every row at these prices [n, k], best first."""
+    rows, size = means.shape
+    codes = np.empty((rows, active), np.int32)
+    worths = np.empty(size)
+    maxima = np.empty(group_count(size))
+    found = np.empty(active)
+    for row in range(rows):
+        worths_of(means, row, prices, worths)
+        best_first(worths, maxima, codes, row, found)
+    return codes
+
+
+@kernel
+def loads_of(codes: NDArray[np.int32], size: int) -> NDArray[np.int64]:
+    """How many rows each of ``size`` buckets has [d]."""
+    load = np.zeros(size, np.int64)
+    for row in range(codes.shape[0]):
+        for index in range(codes.shape[1]):
+            load[codes[row, index]] += 1
+    return load
