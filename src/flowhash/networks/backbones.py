@@ -1,68 +1,98 @@
-"""Backbones by name: what a preset, a command and a stored encoder use."""
+"""Backbones by name, as a preset, a command and a stored encoder have them; and the small ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from flowhash.errors import InputError, reason
+from flowhash.networks.convolutional_backbones import NIN, Residual
+from flowhash.networks.pretrained_backbones import Timm, Transformers
 
 
-def _nin(**options: Any) -> nn.Module:
-    from flowhash.networks.convolutional_backbones import NIN
+class PlainVectors(nn.Module):
+    """Vectors as they are: [n, inputs] -> [n, inputs]. With a head it is a linear map."""
 
-    return NIN(**options)
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.spec: dict[str, Any] = {"name": "linear", "inputs": inputs}
+        self.features = inputs
 
-
-def _residual(**options: Any) -> nn.Module:
-    from flowhash.networks.convolutional_backbones import Residual
-
-    if "blocks" in options:
-        options["blocks"] = tuple(options["blocks"])
-    return Residual(**options)
-
-
-def _linear(**options: Any) -> nn.Module:
-    from flowhash.networks.vector_backbones import PlainVectors
-
-    return PlainVectors(**options)
+    def forward(self, vectors: Tensor) -> Tensor:
+        """The vectors."""
+        return vectors
 
 
-def _mlp(**options: Any) -> nn.Module:
-    from flowhash.networks.vector_backbones import Dense
+class Dense(nn.Module):
+    """Dense layers with ReLUs: [n, inputs] -> [n, hidden[-1]].
 
-    if "hidden" in options:
-        options["hidden"] = tuple(options["hidden"])
-    return Dense(**options)
+    Args:
+        inputs: numbers in a vector.
+        hidden: outputs of each layer.
+        dropout: the probability of dropping a value after each layer.
+    """
+
+    def __init__(self, inputs: int, hidden: Sequence[int] = (256,), dropout: float = 0.0) -> None:
+        super().__init__()
+        hidden = tuple(hidden)
+        if not hidden or min(hidden) < 1:
+            raise InputError(f"hidden is {hidden}; expected the sizes of one or more layers")
+        self.spec: dict[str, Any] = {
+            "name": "mlp", "inputs": inputs, "hidden": list(hidden), "dropout": dropout,
+        }  # fmt: skip
+        layers: list[nn.Module] = []
+        for size in hidden:
+            layers += [nn.Linear(inputs, size), nn.ReLU(inplace=True)]
+            if dropout:
+                layers.append(nn.Dropout(dropout))
+            inputs = size
+        self.features = inputs
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """Features [n, features] of vectors [n, inputs]."""
+        return self.layers(vectors)  # type: ignore[no-any-return]
 
 
-def _transformers(**options: Any) -> nn.Module:
-    from flowhash.networks.pretrained_backbones import Transformers
+class MirroredBackbone(nn.Module):
+    """The mean of a backbone's features of an image and of its mirror image, left to right.
 
-    return Transformers(**options)
+    It is for searching, after a training that mirrored images at random: two forward passes for
+    features that chance moves less.
 
+    Args:
+        backbone: takes images [n, 3, height, width].
+    """
 
-def _timm(**options: Any) -> nn.Module:
-    from flowhash.networks.pretrained_backbones import Timm
+    passes = 2
 
-    return Timm(**options)
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        if isinstance(backbone, MirroredBackbone):  # each more would double the work for nothing
+            raise InputError("the backbone is mirrored already; mirror it once")
+        self.inner = backbone
+        self.features = backbone.features
+        self.spec: dict[str, Any] = {"name": "mirrored", "backbone": backbone.spec}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [n, features]."""
+        made: Tensor = (self.inner(images) + self.inner(images.flip(3))) / 2
+        return made
 
 
 def _mirrored(backbone: Mapping[str, Any], hub: bool = True) -> nn.Module:
-    from flowhash.networks.embedding_network import MirroredBackbone
-
     return MirroredBackbone(build_backbone(backbone, hub))
 
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
-    "nin": _nin,
-    "residual": _residual,
-    "linear": _linear,
-    "mlp": _mlp,
-    "transformers": _transformers,
-    "timm": _timm,
+    "nin": NIN,
+    "residual": Residual,
+    "linear": PlainVectors,
+    "mlp": Dense,
+    "transformers": Transformers,
+    "timm": Timm,
     "mirrored": _mirrored,
 }
 # These take vectors and want to know how long they are.

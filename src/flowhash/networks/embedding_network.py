@@ -1,4 +1,4 @@
-"""A backbone with a last layer: what both stages train; and one that looks at mirror images too."""
+"""A backbone with a last layer: what both stages train."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError
-from flowhash.networks.vector_backbones import PlainVectors
+from flowhash.networks.backbones import PlainVectors
 
 SHORTEST = 1e-6  # rows that are shorter count as zero
 
@@ -97,29 +97,3 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f'device is {name!r}, but torch finds no GPU here; use "auto" or "cpu"')
     return device
-
-
-class MirroredBackbone(nn.Module):
-    """The mean of a backbone's features of an image and of its mirror image, left to right.
-
-    It is for searching, after a training that mirrored images at random: two forward passes for
-    features that chance moves less.
-
-    Args:
-        backbone: takes images [n, 3, height, width].
-    """
-
-    passes = 2
-
-    def __init__(self, backbone: nn.Module) -> None:
-        super().__init__()
-        if isinstance(backbone, MirroredBackbone):  # each more would double the work for nothing
-            raise InputError("the backbone is mirrored already; mirror it once")
-        self.inner = backbone
-        self.features = backbone.features
-        self.spec: dict[str, Any] = {"name": "mirrored", "backbone": backbone.spec}
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Features [n, features]."""
-        made: Tensor = (self.inner(images) + self.inner(images.flip(3))) / 2
-        return made
