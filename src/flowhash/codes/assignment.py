@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,25 +26,14 @@ from flowhash.errors import InputError
 UNIT = 2.0**-52  # relative distance between neighbouring float64 numbers
 ROUNDINGS = 64  # of that size that each price and mean may have gone through
 
-
-class Solver(Protocol):
-    """What a solver of Theorem 1's problem does.
-
-    It takes checked class means [n, d] float64, k, one penalty per bucket [d], and prices [d] to
-    start from or None; it returns optimal codes [n, k] int32, ascending in each row, and the
-    buckets' dual prices [d]. What it returns is certified by others, not by itself.
-    """
-
-    def __call__(
-        self,
-        means: NDArray[np.float64],
-        active: int,
-        penalty: NDArray[np.float64],
-        prices: NDArray[np.float64] | None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Solve."""
-
-
+# What solves Theorem 1's problem. It takes checked class means [n, d] float64, k, one penalty per
+# bucket [d], and prices [d] to start from or None; it returns optimal codes [n, k] int32, ascending
+# in each row, and the buckets' dual prices [d]. What it returns is certified by others, not by
+# itself.
+Solver = Callable[
+    [NDArray[np.float64], int, NDArray[np.float64], NDArray[np.float64] | None],
+    tuple[NDArray[np.int32], NDArray[np.float64]],
+]
 SOLVERS: dict[str, Solver] = {"flow": flow_codes, "ortools": ortools_solver}
 
 

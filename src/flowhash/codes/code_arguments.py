@@ -76,23 +76,24 @@ def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
     return array
 
 
-def code_matrix(codes: ArrayLike, rows: int, size: int, name: str = "codes") -> NDArray[np.int64]:
+def code_matrix(codes: ArrayLike, rows: int, size: int) -> NDArray[np.int64]:
     """``codes`` as [rows, k] bucket numbers below ``size``, no bucket twice in a row."""
-    array = numbers(codes, name)
+    array = numbers(codes, "codes")
     if array.dtype.kind not in "iu" or array.ndim != 2:
         raise InputError(
-            f"{name} has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
+            f"codes has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
             f"[{rows}, k], the active buckets of each row"
         )
     if array.shape[0] != rows:
-        raise InputError(f"{name} has {array.shape[0]} rows; expected {rows}, one code each")
+        raise InputError(f"codes has {array.shape[0]} rows; expected {rows}, one code each")
     active_count(array.shape[1], size)
     if array.size and not (array.min() >= 0 and array.max() < size):
         raise InputError(
-            f"{name} names buckets {array.min()} to {array.max()}; expected 0 to {size - 1}"
+            f"codes names buckets {array.min()} to {array.max()}; expected 0 to {size - 1}"
         )
     ordered = np.sort(array, axis=1)
-    if (ordered[:, 1:] == ordered[:, :-1]).any():
-        row = int(np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))[0])
-        raise InputError(f"{name}[{row}] is {array[row]}: a bucket twice; a code is a set")
+    doubled = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    if doubled.any():
+        row = int(doubled.argmax())
+        raise InputError(f"codes[{row}] is {array[row]}: a bucket twice; a code is a set")
     return array.astype(np.int64, copy=False)

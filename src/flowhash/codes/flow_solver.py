@@ -19,18 +19,7 @@ from flowhash.codes.load_prices import (
     range_of,
     surplus_at,
 )
-from flowhash.codes.residual_network import (
-    NOBODY,
-    Matching,
-    Network,
-    build_network,
-    match,
-    new_trail,
-    reprice,
-    search,
-    shift,
-    trace,
-)
+from flowhash.codes.residual_network import repair
 from flowhash.compile import kernel
 from flowhash.top_values import sort_rows
 
@@ -126,39 +115,6 @@ def start(
 
 
 @kernel
-def repair(
-    network: Network,
-    matching: Matching,
-    means: NDArray[np.float64],
-    loads: LoadCosts,
-    prices: NDArray[np.float64],
-    slack: float,
-) -> None:
-    """Send every surplus unit where one lacks; then matching and prices are optimal, in place.
-
-    At the start the rows must hold their best buckets at ``prices`` [d + 1], the sink's last and 0.
-    Prices and ``loads`` count from the same level; ``slack`` is a rounding error of the means.
-    """
-    size = means.shape[1]
-    trail = new_trail(means.shape[0], size)
-    for source in range(size + 1):
-        while network.surplus[source] > 0:
-            count = search(network, matching, means, prices, source, trail, slack)
-            length = trace(network, matching, means, trail, count) if count > 0 else NOBODY
-            if length == NOBODY:
-                raise RuntimeError(
-                    "FlowHash's solver lost its way; please report these class means"
-                )
-            network.surplus[source] -= 1
-            network.surplus[trail.order[count - 1]] += 1
-            for hop in range(length):
-                start, end, holding = trail.path[hop + 1], trail.path[hop], trail.carriers[hop]
-                shift(network, matching, means, loads, start, end, holding)
-            reprice(trail, count, prices)
-    prices -= prices[size]
-
-
-@kernel
 def solve(
     means: NDArray[np.float64],
     active: int,
@@ -182,9 +138,8 @@ def solve(
     codes, prices = start(means, active, loads, level, warm, FURTHEST * (most - least))
     free = scratch[: rows * size].reshape(rows, size)
     arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
-    matching = match(codes, means, free)
-    network = build_network(matching, loads, prices, arcs)
-    repair(network, matching, means, loads, prices, ROUNDING * max(abs(least), abs(most)))
+    slack = ROUNDING * max(abs(least), abs(most))
+    repair(codes, means, loads, prices, free, arcs, slack)
     sort_rows(codes)
     return codes, prices[:size] + level
 
@@ -205,7 +160,7 @@ def flow_codes(
     penalty: NDArray[np.float64],
     prices: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Solve with FlowHash's own solver; see :class:`flowhash.codes.assignment.Solver`."""
+    """Solve with FlowHash's own solver; see ``flowhash.codes.assignment.Solver``."""
     rows, size = means.shape
     warm = np.empty(0) if prices is None else prices
     return solve(means, active, penalty, warm, _scratch((rows + size + 1) * size))

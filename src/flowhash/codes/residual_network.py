@@ -265,21 +265,6 @@ class Trail(NamedTuple):
     carriers: NDArray[np.int64]
 
 
-@kernel
-def new_trail(rows: int, size: int) -> Trail:
-    """Room for searches over ``size`` buckets that hold ``rows`` rows."""
-    return Trail(
-        np.empty(size),
-        np.empty(size),
-        np.empty((size + BLOCK - 1) // BLOCK),
-        np.empty(rows),
-        np.empty(size + 1, np.int64),
-        np.empty(size + 1),
-        np.empty(size + 1, np.int64),
-        np.empty(size + 1, np.int64),
-    )
-
-
 @inner_kernel
 def relax(
     labels: NDArray[np.float64],
@@ -502,3 +487,49 @@ def reprice(trail: Trail, count: int, prices: NDArray[np.float64]) -> None:
         distance = max(distance, trail.settled[position] + prices[node])
     for position in range(count):
         prices[trail.order[position]] = distance - trail.settled[position]
+
+
+@kernel
+def repair(
+    codes: NDArray[np.int32],
+    means: NDArray[np.float64],
+    loads: LoadCosts,
+    prices: NDArray[np.float64],
+    free: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    slack: float,
+) -> None:
+    """Send every surplus unit where one lacks; then codes and prices are optimal, in place.
+
+    At the start the codes [n, k] must be the best ones at ``prices`` [d + 1], the sink's last and
+    0. Prices and ``loads`` count from the same level; ``slack`` is a rounding error of the means.
+    ``free`` [n, d] and ``costs`` [d + 1, d] are scratch space.
+    """
+    rows, size = means.shape
+    matching = match(codes, means, free)
+    network = build_network(matching, loads, prices, costs)
+    trail = Trail(
+        np.empty(size),
+        np.empty(size),
+        np.empty((size + BLOCK - 1) // BLOCK),
+        np.empty(rows),
+        np.empty(size + 1, np.int64),
+        np.empty(size + 1),
+        np.empty(size + 1, np.int64),
+        np.empty(size + 1, np.int64),
+    )
+    for source in range(size + 1):
+        while network.surplus[source] > 0:
+            count = search(network, matching, means, prices, source, trail, slack)
+            length = trace(network, matching, means, trail, count) if count > 0 else NOBODY
+            if length == NOBODY:
+                raise RuntimeError(
+                    "FlowHash's solver lost its way; please report these class means"
+                )
+            network.surplus[source] -= 1
+            network.surplus[trail.order[count - 1]] += 1
+            for hop in range(length):
+                start, end, holding = trail.path[hop + 1], trail.path[hop], trail.carriers[hop]
+                shift(network, matching, means, loads, start, end, holding)
+            reprice(trail, count, prices)
+    prices -= prices[size]
