@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # for other rooms
     )
     from flowhash.networks.embedding_network import (
         device_of as device_of,
+        run_networks as run_networks,
         unit_vectors as unit_vectors,
     )
-    from flowhash.networks.network_outputs import run_networks as run_networks
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)
