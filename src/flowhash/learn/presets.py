@@ -138,18 +138,7 @@ def _cpu_cifar100(loss: str) -> Settings:
     return dataclasses.replace(
         paper,
         backbone={"name": "residual"},
-        base=Stage(
-            loss="cross-entropy",
-            outputs=paper.hash.outputs,
-            classes=64,
-            items=2,
-            steps=5_000,
-            optimiser="sgd",
-            rate=0.2,
-            schedule=Schedule("cycle"),
-            decay=5e-4,
-            head_decay=5e-4,
-        ),
+        base=_short_classifier(outputs=paper.hash.outputs, classes=64, items=2, steps=5_000),
         hash=dataclasses.replace(
             paper.hash,
             loss_options={"regulariser": 0.003, "product": True} if npairs else {"margin": 1.0},
@@ -160,6 +149,19 @@ def _cpu_cifar100(loss: str) -> Settings:
         ),
         validate_every=500,
         checkpoint_every=250,
+    )
+
+
+def _short_classifier(**sizes: int) -> Stage:
+    """A stage 1 for two cores: cross-entropy, as few steps want it."""
+    return Stage(
+        loss="cross-entropy",
+        optimiser="sgd",
+        rate=0.2,
+        schedule=Schedule("cycle"),
+        decay=5e-4,
+        head_decay=5e-4,
+        **sizes,
     )
 
 
@@ -200,18 +202,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
         return Settings(
             network, None, hashing, active=active, penalty=DEFAULT_PENALTY, augment=None, **every
         )
-    base = Stage(
-        loss="cross-entropy",
-        outputs=128,
-        classes=classes,
-        items=items,
-        steps=steps,
-        optimiser="sgd",
-        rate=0.2,
-        schedule=Schedule("cycle"),
-        decay=5e-4,
-        head_decay=5e-4,
-    )
+    base = _short_classifier(outputs=128, classes=classes, items=items, steps=steps)
     height = min(splits.preprocessing.size or (32, 32))
     network = {"name": "residual", "stem": 1 if height <= 48 else 2 if height <= 96 else 4}
     if len(train) < SMALL:
