@@ -152,7 +152,7 @@ def _cpu_cifar100(loss: str) -> Settings:
     )
 
 
-def _short_classifier(**sizes: int) -> Stage:
+def _short_classifier(**sizes: Any) -> Stage:
     """A stage 1 for two cores: cross-entropy, as few steps want it."""
     return Stage(
         loss="cross-entropy",
@@ -163,6 +163,11 @@ def _short_classifier(**sizes: int) -> Stage:
         head_decay=5e-4,
         **sizes,
     )
+
+
+def _short_triplet(**sizes: Any) -> Stage:
+    options = {"margin": 1.0}
+    return Stage(loss="triplet", loss_options=options, schedule=Schedule("cycle"), **sizes)
 
 
 def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Settings:
@@ -187,15 +192,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     classes = min(64, len(sizes))
     items = int(max(2, min(8, sizes.min(), 128 // classes)))
     steps = int(np.clip(40 * len(train) // (classes * items), 200, 6000))
-    hashing = Stage(
-        loss="triplet",
-        loss_options={"margin": 1.0},
-        outputs=wanted,
-        classes=classes,
-        items=items,
-        steps=steps,
-        schedule=Schedule("cycle"),
-    )
+    hashing = _short_triplet(outputs=wanted, classes=classes, items=items, steps=steps)
     every: dict[str, Any] = {"validate_every": max(50, steps // 6), "checkpoint_every": 200}
     if splits.preprocessing.kind == "vectors":
         network: dict[str, Any] = {"name": "mlp", "hidden": [512]}
@@ -213,15 +210,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
 
 def _digits() -> Settings:
     """Handwritten digits, a few seconds: both stages with the triplet loss on a dense layer."""
-    stage = Stage(
-        loss="triplet",
-        loss_options={"margin": 1.0},
-        outputs=32,
-        classes=10,
-        items=8,
-        steps=300,
-        schedule=Schedule("cycle"),
-    )
+    stage = _short_triplet(outputs=32, classes=10, items=8, steps=300)
     return Settings(
         backbone={"name": "mlp", "hidden": [256]},
         base=dataclasses.replace(stage, loss_options={"margin": 0.3}),
