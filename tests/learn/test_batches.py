@@ -176,5 +176,5 @@ def test_no_more_than_a_few_are_made_ahead() -> None:
     going = source.between(0, 1000)
     next(going)
     time.sleep(0.1)
-    assert max(calls) <= 4  # one in hand, two in the queue, one that waits to enter it
+    assert max(calls) <= 4  # one in hand, three made ahead
     going.close()  # type: ignore[attr-defined]

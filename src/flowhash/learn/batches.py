@@ -20,7 +20,7 @@ from torch import Tensor
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
 from flowhash.learn.samplers import share
 
-AHEAD = 2
+AHEAD = 3
 THREAD = "flowhash-batches"  # name of the thread that makes them
 # Positions and labels of the global batch of a step, a pure function of the step.
 Sample = Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -71,13 +71,14 @@ class Batches:
         return TrainingBatch(step, torch.from_numpy(inputs), labels)
 
     def between(self, start: int, end: int) -> Iterator[TrainingBatch]:
-        """Batches ``start`` to ``end``, made up to two ahead. An error arrives where it belongs."""
+        """Batches ``start`` to ``end``, made up to three ahead. An error arrives where it belongs."""
         steps = iter(range(start, end))
         with ThreadPoolExecutor(1, THREAD) as maker:
-            ahead = deque(maker.submit(self.make, step) for step in islice(steps, AHEAD + 1))
+            ahead = deque(maker.submit(self.make, step) for step in islice(steps, AHEAD))
             try:
                 while ahead:
-                    yield ahead.popleft().result()
+                    made = ahead.popleft().result()
                     ahead.extend(maker.submit(self.make, step) for step in islice(steps, 1))
+                    yield made
             finally:
                 maker.shutdown(cancel_futures=True)
