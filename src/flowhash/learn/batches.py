@@ -71,7 +71,7 @@ class Batches:
         return TrainingBatch(step, torch.from_numpy(inputs), labels)
 
     def between(self, start: int, end: int) -> Iterator[TrainingBatch]:
-        """Batches ``start`` to ``end``, made up to three ahead. An error arrives where it belongs."""
+        """Batches ``start`` to ``end``, made three ahead. An error arrives where it belongs."""
         steps = iter(range(start, end))
         with ThreadPoolExecutor(1, THREAD) as maker:
             ahead = deque(maker.submit(self.make, step) for step in islice(steps, AHEAD))
