@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.load_prices import LoadCosts, marginal_at, worths_of
+from flowhash.codes.load_prices import LoadCosts, marginal, worths_of
 from flowhash.compile import inner_kernel, kernel, larger, smaller
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
@@ -189,11 +189,9 @@ def run_bids(
 
     ``waiting`` names a row for every unit that it still needs; it is used as a ring.
     """
-    rows, size = means.shape
-    units = waiting.shape[0]
+    size, units = means.shape[1], waiting.shape[0]
     buckets, values, length, bound = lists
     load, paid, owner, spot = places
-    steps, base, above = loads.steps, loads.base, loads.rest
     listed = scratch.listed
     head, left = 0, units
     for _ in range(units * max(1, size // BUCKETS_PER_BID)):
@@ -212,9 +210,8 @@ def run_bids(
             continue  # nothing to choose between: the exact search will serve this row
         bucket = buckets[row, choice]
         taken = load[bucket]
-        step, least, rest = steps[bucket], base[bucket], above[bucket]
-        fresh = max(marginal_at(step, least, rest, taken, rows), opening[bucket])
-        after = max(marginal_at(step, least, rest, taken + 1, rows), opening[bucket])
+        fresh = max(marginal(loads, bucket, taken), opening[bucket])
+        after = max(marginal(loads, bucket, taken + 1), opening[bucket])
         place, next_price = cheapest_place(paid, bucket, taken, fresh, after)
         if place == taken:
             load[bucket] += 1

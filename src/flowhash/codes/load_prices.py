@@ -46,19 +46,11 @@ def load_costs(steps: NDArray[np.float64], rows: int, level: float) -> LoadCosts
 
 
 @inner_kernel
-def marginal_at(step: float, base: float, rest: float, load: int, rows: int) -> float:
-    """What one more row costs at ``load``, by the numbers of one bucket; infinite when full."""
-    if load >= rows:
-        return np.inf
-    return step * (load - base) + rest
-
-
-@inner_kernel
 def marginal(costs: LoadCosts, bucket: int, load: int) -> float:
     """What one more row costs in a bucket that has ``load``; infinite when it has all."""
-    return marginal_at(
-        costs.steps[bucket], costs.base[bucket], costs.rest[bucket], load, costs.rows
-    )
+    if load >= costs.rows:
+        return np.inf
+    return costs.steps[bucket] * (load - costs.base[bucket]) + costs.rest[bucket]
 
 
 @inner_kernel

@@ -170,21 +170,19 @@ def cheapest_moves(
     costs: NDArray[np.float64],
     bucket: int,
     means: NDArray[np.float64],
-    free: NDArray[np.float64],
-    first: NDArray[np.int32],
-    following: NDArray[np.int32],
-    row_of: NDArray[np.int32],
+    matching: Matching,
 ) -> None:
     """Cost of the cheapest move of one row from ``bucket`` to each other, into its line."""
     for target in range(costs.shape[1]):
         costs[bucket, target] = np.inf
-    holding = first[bucket]
+    free = matching.free
+    holding = matching.first[bucket]
     while holding != NOBODY:
-        row = row_of[holding]
+        row = matching.row_of[holding]
         value = means[row, bucket]
         for target in range(costs.shape[1]):
             costs[bucket, target] = smaller(value - free[row, target], costs[bucket, target])
-        holding = following[holding]
+        holding = matching.following[holding]
 
 
 @inner_kernel
@@ -316,9 +314,7 @@ def reach_rows(
     bucket: int,
     label: float,
     means: NDArray[np.float64],
-    first: NDArray[np.int32],
-    following: NDArray[np.int32],
-    row_of: NDArray[np.int32],
+    matching: Matching,
 ) -> bool:
     """Note that the search came to the rows of ``bucket``; whether to any of them more cheaply.
 
@@ -326,14 +322,14 @@ def reach_rows(
     at least as cheaply from elsewhere opens no shorter way.
     """
     cheaper = False
-    holding = first[bucket]
+    holding = matching.first[bucket]
     while holding != NOBODY:
-        row = row_of[holding]
+        row = matching.row_of[holding]
         reach = label + means[row, bucket]
         if reach < reached[row]:
             reached[row] = reach
             cheaper = True
-        holding = following[holding]
+        holding = matching.following[holding]
     return cheaper
 
 
@@ -386,8 +382,6 @@ def search(
     """
     surplus, costs, stale, to_sink = network.surplus, network.costs, network.stale, network.to_sink
     labels, open_prices, block_best, reached, order, settled, _, _ = trail
-    first, following, row_of = matching.first, matching.following, matching.row_of
-    free = matching.free
     sink = means.shape[1]
     for bucket in range(sink):
         labels[bucket] = np.inf
@@ -410,9 +404,9 @@ def search(
         else:
             open_prices[node] = np.inf
             sink_label = min(sink_label, label + to_sink[node])
-            if reach_rows(reached, node, label, means, first, following, row_of):
+            if reach_rows(reached, node, label, means, matching):
                 if stale[node]:
-                    cheapest_moves(costs, node, means, free, first, following, row_of)
+                    cheapest_moves(costs, node, means, matching)
                     stale[node] = False
                 nearest = relax(labels, open_prices, block_best, costs, node, label)
             else:
