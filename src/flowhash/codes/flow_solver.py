@@ -10,17 +10,14 @@ from numpy.typing import NDArray
 from flowhash.codes.auction import auction
 from flowhash.codes.load_prices import (
     LoadCosts,
+    agreed_load,
     best_codes,
-    common_prices,
-    follow_loads,
-    level_price,
     load_costs,
     loads_of,
-    range_of,
-    surplus_at,
+    marginal,
 )
 from flowhash.codes.residual_network import repair
-from flowhash.compile import kernel
+from flowhash.compile import inner_kernel, kernel, larger, smaller
 from flowhash.top_values import sort_rows
 
 QUICK_SHARE = 5  # d / QUICK_SHARE units or fewer are quicker moved than avoided by an auction
@@ -37,6 +34,109 @@ FURTHEST = 2.0
 ROUNDING = 2.0**-48  # a few rounding errors of float64 numbers
 KEPT = 1 << 21  # scratch numbers (16 MiB) that a thread keeps from one batch to the next
 _kept = threading.local()
+
+
+@inner_kernel
+def level_price(steps: NDArray[np.float64], rows: int, units: int) -> float:
+    """The lowest price, the same for all buckets, at which they offer ``units`` places together.
+
+    At price ``u`` bucket ``q`` offers one place for every ``steps[q] * load <= u``.
+    """
+    least, most = steps[0], steps[0]
+    for bucket in range(1, steps.shape[0]):
+        least, most = min(least, steps[bucket]), max(most, steps[bucket])
+    if least == most:
+        return float(most * ((units - 1) // steps.shape[0]))
+    low, high = 0.0, most * rows
+    while True:
+        middle = 0.5 * (low + high)
+        if middle <= low or middle >= high:
+            break  # neighbouring numbers: penalties may differ by any power of ten
+        offered = 0
+        for bucket in range(steps.shape[0]):
+            step = steps[bucket]
+            offered += rows if step * rows <= middle else int(middle / step) + 1
+        if offered >= units:
+            high = middle
+        else:
+            low = middle
+    # Halving stops just above the price that it looks for, which is a step of some bucket.
+    level = 0.0
+    for bucket in range(steps.shape[0]):
+        step = steps[bucket]
+        if step > 0.0 and step * rows > high:
+            level = max(level, step * int(high / step))
+    return level
+
+
+@inner_kernel
+def surplus_at(costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.float64]) -> int:
+    """How many units have to move before loads and prices agree."""
+    surplus, sink = 0, 0
+    for bucket in range(load.shape[0]):
+        served = agreed_load(costs, bucket, prices[bucket], load[bucket])
+        surplus += max(load[bucket] - served, 0)
+        sink += served - load[bucket]
+    return surplus + max(sink, 0)
+
+
+@kernel
+def common_prices(
+    means: NDArray[np.float64], loads: LoadCosts, level: float, units: int
+) -> NDArray[np.float64]:
+    """The optimal prices, less the level, if all classes had the same means: their average [d].
+
+    Then load rises in each bucket until the price that it supports takes away what the bucket is
+    worth above a common water mark. A network that has just begun to learn gives classes that are
+    almost alike, and these prices are almost right.
+    """
+    rows, size = means.shape
+    worth = np.zeros(size)
+    for row in range(rows):
+        for bucket in range(size):
+            worth[bucket] += means[row, bucket]
+    worth /= rows
+    low, high = worth.min() - level - loads.steps.max(), worth.max()
+    for _ in range(40):
+        mark = 0.5 * (low + high)
+        offered = 0.0
+        for bucket in range(size):
+            price, step = worth[bucket] - mark, loads.steps[bucket]
+            if price >= 0.0:
+                offered += rows if step * rows <= price else np.floor(price / step) + 1.0
+        if offered >= units:
+            low = mark
+        else:
+            high = mark
+    prices = np.zeros(size)
+    for bucket in range(size):
+        if loads.steps[bucket] > 0.0:
+            prices[bucket] = max(worth[bucket] - low, 0.0)
+    return prices - level
+
+
+@inner_kernel
+def range_of(means: NDArray[np.float64]) -> tuple[float, float]:
+    """The least and the largest class mean."""
+    least, most = means[0, 0], means[0, 0]
+    for row in range(means.shape[0]):
+        for bucket in range(means.shape[1]):
+            least = smaller(means[row, bucket], least)
+            most = larger(means[row, bucket], most)
+    return least, most
+
+
+@inner_kernel
+def follow_loads(
+    costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.float64], furthest: float
+) -> None:
+    """Set every price to the nearest one that agrees with the load, in place, within bounds."""
+    for bucket in range(load.shape[0]):
+        taken = load[bucket]
+        lowest = marginal(costs, bucket, taken - 1) if taken > 0 else -np.inf
+        highest = marginal(costs, bucket, taken)
+        agreed = min(max(prices[bucket], lowest), highest)
+        prices[bucket] = min(max(agreed, -furthest), furthest)
 
 
 @kernel
