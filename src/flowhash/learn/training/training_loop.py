@@ -233,15 +233,13 @@ class _Loop:
         embeddings = network(batch.inputs.to(run.processes.device))
         embeddings = run.processes.gather(embeddings)
         labels = torch.from_numpy(batch.labels).to(embeddings.device)
-        codes = None
+        codes, chosen = None, None
         if run.coder is not None:
             rows = embeddings.detach().float().cpu().numpy()
             refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
             codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
-            loss = run.loss(embeddings, labels, chosen)
-        else:
-            loss = run.loss(embeddings, labels)
+        loss = run.loss(embeddings, labels, chosen)
         value = float(loss.detach())
         refuse_infinite(value, "the loss", batch.step)
         self.optimiser.zero_grad(set_to_none=True)
