@@ -94,14 +94,12 @@ class ClassBalancedSampler:
         self.steps_per_epoch = whole_number("steps_per_epoch", steps, 1)
         slots = self.steps_per_epoch * self.classes_per_batch
         self._plan_steps = self.steps_per_epoch * math.ceil(names.size / slots)
-        self._positions = np.argsort(classes, kind="stable")
-        self._firsts = np.cumsum(self._sizes) - self._sizes
         # The order in which incomplete rounds go around; shuffled once, for the whole run.
         generator = np.random.default_rng([self.seed, 0])
         self._class_deck = generator.permutation(names.size)
-        owner = np.repeat(np.arange(names.size), self._sizes)
-        shuffled = np.lexsort((generator.random(owner.size), owner))
-        self._item_decks = shuffled - self._firsts[owner]
+        by_class = np.argsort(classes, kind="stable")
+        shuffled = np.lexsort((generator.random(labels.size), classes[by_class]))
+        self._item_decks = by_class[shuffled]
         self._plan = (-1, np.empty((0, 0), np.int64))
 
     @property
@@ -138,10 +136,8 @@ class ClassBalancedSampler:
             self._item_decks, self._sizes, starts, times, self.items_per_class,
             generator.random(slots * self.items_per_class),
         )  # fmt: skip
-        by_class = np.argsort(classes, kind="stable")
         plan = np.empty((slots, self.items_per_class), np.int64)
-        in_class = items.reshape(plan.shape)
-        plan[by_class] = self._positions[self._firsts[classes[by_class], None] + in_class]
+        plan[np.argsort(classes, kind="stable")] = items.reshape(plan.shape)
         return plan.reshape(self._plan_steps, self.batch_size)
 
     share = staticmethod(share)
@@ -258,7 +254,7 @@ def _dealt(
     counts within one.
 
     Args:
-        decks: permutations of 0 … size - 1, one after the other.
+        decks: one after the other; all numbers from 0 on, each once.
         sizes: of each deck, at least ``hand``.
         starts: where the stretch of each deck's incomplete round begins.
         hands: how many are dealt of each deck.
@@ -266,7 +262,7 @@ def _dealt(
         uniform: a number from [0, 1) for each card.
     """
     dealt = np.empty(uniform.size, np.int64)
-    stamps = np.zeros(sizes.max(), np.int64)
+    stamps = np.zeros(decks.size, np.int64)
     first, low = 0, 0  # of this deck, and of its cards in ``dealt``
     for number in range(sizes.size):
         size, high = sizes[number], low + hands[number] * hand
