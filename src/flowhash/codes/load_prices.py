@@ -50,7 +50,7 @@ def marginal(costs: LoadCosts, bucket: int, load: int) -> float:
     """What one more row costs in a bucket that has ``load``; infinite when it has all."""
     if load >= costs.rows:
         return np.inf
-    return costs.steps[bucket] * (load - costs.base[bucket]) + costs.rest[bucket]
+    return float(costs.steps[bucket] * (load - costs.base[bucket]) + costs.rest[bucket])
 
 
 @inner_kernel
