@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flowhash.data.augmentation import Augmentation
-from flowhash.learn.batches import Batches, TrainingBatch, WithLabels
+from flowhash.learn.batches import THREAD, Batches, TrainingBatch
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler
 from tests.learn import trainer
 
@@ -21,10 +21,8 @@ def batches(
 ) -> Batches:
     splits = trainer.KINDS[kind][0]()
     items = splits.train if data is None else data
-    sampler = WithLabels(ClassBalancedSampler(items.labels, 4, 3, seed), items.labels)
-    return Batches(
-        items, splits.preprocessing, sampler, Augmentation(pad=2), (seed, 1), rank, world
-    )
+    sample = ClassBalancedSampler(items.labels, 4, 3, seed).labelled_batch
+    return Batches(items, splits.preprocessing, sample, Augmentation(pad=2), (seed, 1), rank, world)
 
 
 def equal(one: TrainingBatch, other: TrainingBatch) -> bool:
@@ -51,7 +49,7 @@ def test_a_batch_is_what_the_sampler_names(kind: str) -> None:
     source = batches(kind)
     data = trainer.KINDS[kind][0]().train
     made = source.make(3)
-    positions, labels = source.sampler.batch(3)
+    positions, labels = source.sample(3)
     np.testing.assert_array_equal(made.labels, data.labels[positions])
     np.testing.assert_array_equal(made.labels, labels)
     if kind == "vectors":  # these are not augmented
@@ -63,7 +61,7 @@ def test_images_are_cropped_and_flipped_each_by_itself() -> None:
     source = batches()
     data = trainer.KINDS["pictures"][0]().train
     made = source.make(0).inputs.numpy()
-    plain = source.preprocessing(data.take(source.sampler.batch(0)[0]))
+    plain = source.preprocessing(data.take(source.sample(0)[0]))
     seen = set()
     for image, before in zip(made, plain, strict=True):
         padded = np.pad(before, ((0, 0), (2, 2), (2, 2)))
@@ -108,14 +106,16 @@ def test_parts_of_processes_make_the_batch_of_one(kind: str, world: int, step: i
 def test_pairs() -> None:
     splits = trainer.clouds()
     pairs = np.arange(40).reshape(20, 2)
-    source = Batches(splits.train, splits.preprocessing, PairSampler(pairs, 4, 0), None, (0, 1))
+    source = Batches(
+        splits.train, splits.preprocessing, PairSampler(pairs, 4, 0).batch, None, (0, 1)
+    )
     made = source.make(2)
     assert made.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert len(made.inputs) == 8
 
 
 def makers() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if "_fill" in thread.name]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(THREAD)]
 
 
 class TroubleError(Exception):
@@ -176,5 +176,5 @@ def test_no_more_than_a_few_are_made_ahead() -> None:
     going = source.between(0, 1000)
     next(going)
     time.sleep(0.1)
-    assert max(calls) <= 4  # one in hand, two in the queue, one that waits to enter it
+    assert max(calls) <= 4  # one in hand, three made ahead
     going.close()  # type: ignore[attr-defined]

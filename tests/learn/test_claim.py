@@ -13,8 +13,7 @@ import pytest
 
 from flowhash.data.sets.embedding_arrays import arrays
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn import make_loss, train
-from flowhash.learn.batch_coder import Coder
+from flowhash.learn import Coder, make_loss, train
 from tests.learn.trainer import clouds, vector_settings
 
 

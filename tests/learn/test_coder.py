@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flowhash.codes import assign_codes
-from flowhash.learn.batch_coder import Coder
+from flowhash.learn import Coder
 from tests.codes import oracles
 
 
@@ -78,7 +78,7 @@ def test_a_batch_starts_from_the_prices_of_the_last_one(monkeypatch: Any) -> Non
         started.append(prices)
         return assign_codes(*arguments, prices=prices)
 
-    monkeypatch.setattr("flowhash.learn.batch_coder.assign_codes", watched)
+    monkeypatch.setattr("flowhash.learn.training.training_loop.assign_codes", watched)
     coder, rng = Coder(1, 0.5), np.random.default_rng(0)
     rows, labels = rng.normal(size=(4, 3)).astype(np.float32), np.arange(4)
     coder.codes(rows, labels)

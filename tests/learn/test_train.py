@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import Schedule, Settings, Stage, train
+from flowhash.learn.batches import THREAD
 from flowhash.model_files import read_json, read_tensors
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from tests.learn import trainer
@@ -423,7 +424,7 @@ def test_an_error_of_the_data_arrives_and_no_thread_is_left(tmp_path: Path) -> N
     with pytest.raises(OSError, match=r"picture\.png"):
         train(trainer.watched(clouds(), settings, 6, fail), settings, tmp_path, quiet=True)
     left = set(threading.enumerate()) - before
-    assert not [thread for thread in left if "_fill" in thread.name]
+    assert not [thread for thread in left if thread.name.startswith(THREAD)]
     # After that it goes on to its end.
     assert train(clouds(), settings, tmp_path, quiet=True).buckets == 12
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flowhash.learn.training.validation import BATCH, Best, Validation, embed
+from flowhash.learn.training.validation import BATCH, Best, embed, validate
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from tests.learn import trainer
 from tests.quality.test_itself import brute_force
@@ -45,7 +45,7 @@ def test_hash_validation_equals_brute_force(active: int, ranked: bool) -> None:
     rows = outputs_of(made, splits)
     ranking = np.random.default_rng(0).normal(size=(len(data), 3)).astype(np.float32)
     given = ranking if ranked else None
-    found = Validation(data, splits.preprocessing, CPU, active, given)(made)
+    found = validate(made, data, splits.preprocessing, CPU, active, given)
     precision, suf, loads = brute_force(rows, ranking if ranked else rows, data.labels, active, 1)
     assert found["pr1"] == pytest.approx(precision)
     assert found["suf"] == pytest.approx(suf)
@@ -57,7 +57,7 @@ def test_hash_validation_equals_brute_force(active: int, ranked: bool) -> None:
 def test_base_validation_is_exhaustive() -> None:
     splits, made = trainer.clouds(), network()
     data, rows = splits.validation, outputs_of(made, splits)
-    found = Validation(data, splits.preprocessing, CPU)(made)
+    found = validate(made, data, splits.preprocessing, CPU)
     hits = 0
     for query in range(len(data)):
         gaps = ((rows - rows[query]) ** 2).sum(1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError
-from flowhash.networks.network_outputs import run_networks
+from flowhash.networks.embedding_network import run_networks
 
 
 class Failing(nn.Module):

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from flowhash.errors import InputError
 from flowhash.networks import build_backbone
-from flowhash.networks.vector_backbones import Dense, PlainVectors
+from flowhash.networks.backbones import Dense, PlainVectors
 
 
 def test_plain_leaves_vectors_as_they_are() -> None:

@@ -4,46 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import matrix
-from flowhash.codes.certificate import certify
 from flowhash.codes.code_arguments import active_count, penalties, start_prices, summable
 from flowhash.codes.flow_solver import flow_codes
+from flowhash.codes.load_prices import (
+    LoadCosts,
+    agreed_load,
+    best_codes,
+    load_costs,
+    loads_of,
+    marginal,
+)
+from flowhash.codes.ortools_solver import ortools_solver
+from flowhash.compile import inner_kernel, kernel
 from flowhash.errors import InputError
 
+UNIT = 2.0**-52  # relative distance between neighbouring float64 numbers
+ROUNDINGS = 64  # of that size that each price and mean may have gone through
 
-class Solver(Protocol):
-    """What a solver of Theorem 1's problem does.
-
-    It takes checked class means [n, d] float64, k, one penalty per bucket [d], and prices [d] to
-    start from or None; it returns optimal codes [n, k] int32, ascending in each row, and the
-    buckets' dual prices [d]. What it returns is certified by others, not by itself.
-    """
-
-    def __call__(
-        self,
-        means: NDArray[np.float64],
-        active: int,
-        penalty: NDArray[np.float64],
-        prices: NDArray[np.float64] | None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Solve."""
-
-
-def _load_ortools() -> Solver:
-    from flowhash.codes.ortools_solver import ortools_solver
-
-    return ortools_solver
-
-
-SOLVERS: dict[str, Callable[[], Solver]] = {
-    "flow": lambda: flow_codes,
-    "ortools": _load_ortools,
-}
+# What solves Theorem 1's problem. It takes checked class means [n, d] float64, k, one penalty per
+# bucket [d], and prices [d] to start from or None; it returns optimal codes [n, k] int32, ascending
+# in each row, and the buckets' dual prices [d]. What it returns is certified by others, not by
+# itself.
+Solver = Callable[
+    [NDArray[np.float64], int, NDArray[np.float64], NDArray[np.float64] | None],
+    tuple[NDArray[np.int32], NDArray[np.float64]],
+]
+SOLVERS: dict[str, Solver] = {"flow": flow_codes, "ortools": ortools_solver}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -133,6 +124,56 @@ def assign_codes(
     count = active_count(active, size)
     penalty_of = penalties(penalty, size)
     warm = None if prices is None else start_prices(prices, size)
-    codes, dual = SOLVERS[solver]()(means, count, penalty_of, warm)
+    codes, dual = SOLVERS[solver](means, count, penalty_of, warm)
     objective, gap, rounding = certify(codes, means, penalty_of, dual)
     return Assignment(codes, objective, dual, gap, rounding)
+
+
+@inner_kernel
+def _bucket_shortfall(loads: LoadCosts, bucket: int, price: float, load: int) -> float:
+    """How much worse ``load`` is for a bucket than the best load at ``price``."""
+    best = agreed_load(loads, bucket, price, load)
+    shortfall = 0.0
+    for place in range(best, load):
+        shortfall += marginal(loads, bucket, place) - price
+    for place in range(load, best):
+        shortfall += price - marginal(loads, bucket, place)
+    return shortfall
+
+
+@kernel
+def certify(
+    codes: NDArray[np.int32],
+    means: NDArray[np.float64],
+    penalty: NDArray[np.float64],
+    prices: NDArray[np.float64],
+) -> tuple[float, float, float]:
+    """What ``codes`` [n, k] cost, how far above the bound of ``prices`` [d], and the rounding.
+
+    Any prices give a lower bound on the objective: at those prices the best that each class could
+    do on its own, and the best load of each bucket on its own (the Lagrangian dual of Theorem 1's
+    linear programme). Codes whose cost equals that bound are optimal, however they were found.
+
+    The difference of the two is a sum of what each class and each bucket falls short of its best.
+    Those are small numbers even where cost and bound are huge, so they are added up, not the
+    totals.
+    """
+    rows, active = codes.shape
+    size = means.shape[1]
+    best = best_codes(means, prices, active)
+    load = loads_of(codes, size)
+    loads = load_costs(2.0 * penalty, rows, 0.0)
+    objective, gap, magnitude = 0.0, 0.0, 0.0
+    for row in range(rows):
+        for index in range(active):
+            held, wanted = codes[row, index], best[row, index]
+            objective -= means[row, held]
+            gap += (means[row, wanted] - prices[wanted]) - (means[row, held] - prices[held])
+            magnitude += abs(means[row, held]) + abs(means[row, wanted])
+            magnitude += abs(prices[held]) + abs(prices[wanted])
+    for bucket in range(size):
+        taken = float(load[bucket])
+        objective += penalty[bucket] * taken * (taken - 1.0)
+        gap += _bucket_shortfall(loads, bucket, prices[bucket], load[bucket])
+        magnitude += abs(prices[bucket])
+    return objective, gap, ROUNDINGS * UNIT * magnitude

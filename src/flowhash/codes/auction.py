@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.code_matching import NOBODY, worths_of
-from flowhash.codes.load_prices import LoadCosts, marginal_at
+from flowhash.codes.load_prices import LoadCosts, marginal, worths_of
 from flowhash.compile import inner_kernel, kernel, larger, smaller
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
@@ -40,19 +39,6 @@ class Scratch(NamedTuple):
     worths: NDArray[np.float64]
     maxima: NDArray[np.float64]
     listed: NDArray[np.float64]
-
-
-@kernel
-def new_lists(rows: int, size: int, active: int) -> tuple[Lists, Scratch]:
-    """Room for the lists of all rows, and to work in."""
-    room = min(size, 3 * (active + SPARE))
-    lists = Lists(
-        np.empty((rows, room), np.int32),
-        np.empty((rows, room)),
-        np.empty(rows, np.int64),
-        np.empty(rows),
-    )
-    return lists, Scratch(np.empty(size), np.empty(group_count(size)), np.empty(room))
 
 
 @inner_kernel
@@ -174,7 +160,7 @@ def cheapest_place(
 
     A place at ``load`` is a new one and costs ``fresh``, the one behind it ``after``.
     """
-    cheapest, next_cheapest, place = np.inf, np.inf, NOBODY
+    cheapest, next_cheapest, place = np.inf, np.inf, load
     for index in range(load):
         cost = paid[index, bucket]
         if cost < cheapest:
@@ -203,11 +189,9 @@ def run_bids(
 
     ``waiting`` names a row for every unit that it still needs; it is used as a ring.
     """
-    rows, size = means.shape
-    units = waiting.shape[0]
+    size, units = means.shape[1], waiting.shape[0]
     buckets, values, length, bound = lists
     load, paid, owner, spot = places
-    steps, base, above = loads.steps, loads.base, loads.rest
     listed = scratch.listed
     head, left = 0, units
     for _ in range(units * max(1, size // BUCKETS_PER_BID)):
@@ -226,9 +210,8 @@ def run_bids(
             continue  # nothing to choose between: the exact search will serve this row
         bucket = buckets[row, choice]
         taken = load[bucket]
-        step, least, rest = steps[bucket], base[bucket], above[bucket]
-        fresh = max(marginal_at(step, least, rest, taken, rows), opening[bucket])
-        after = max(marginal_at(step, least, rest, taken + 1, rows), opening[bucket])
+        fresh = max(marginal(loads, bucket, taken), opening[bucket])
+        after = max(marginal(loads, bucket, taken + 1), opening[bucket])
         place, next_price = cheapest_place(paid, bucket, taken, fresh, after)
         if place == taken:
             load[bucket] += 1
@@ -255,8 +238,15 @@ def auction(
     """Prices [d] near the optimal ones, counted from the level, none below ``opening`` [d]."""
     rows, size = means.shape
     wanted = min(size, active + SPARE)
+    room = min(size, 3 * wanted)
     prices = opening.copy()
-    lists, scratch = new_lists(rows, size, active)
+    lists = Lists(
+        np.empty((rows, room), np.int32),
+        np.empty((rows, room)),
+        np.empty(rows, np.int64),
+        np.empty(rows),
+    )
+    scratch = Scratch(np.empty(size), np.empty(group_count(size)), np.empty(room))
     places = Places(
         np.zeros(size, np.int64),
         np.empty((rows, size)),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.argument_checks import finite, first_bad_row, float_bits, numbers
+from flowhash.argument_checks import finite, first_bad_row, float_bits, numbers, plain_integer
 from flowhash.errors import InputError
 
 # Sums and differences of class means and prices stay finite below this.
@@ -30,11 +28,8 @@ def summable(array: NDArray[np.float64], name: str) -> None:
 
 def active_count(active: int, size: int) -> int:
     """``active`` (k) as a number of buckets between 1 and ``size`` (d)."""
-    try:
-        count = -1 if isinstance(active, bool) else operator.index(active)
-    except TypeError:
-        count = -1
-    if not 1 <= count <= size:
+    count = plain_integer(active)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= size:
         raise InputError(
             f"active is {active!r}; expected a whole number with 1 <= active <= {size}, the number "
             f"of buckets"
@@ -81,23 +76,24 @@ def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
     return array
 
 
-def code_matrix(codes: ArrayLike, rows: int, size: int, name: str = "codes") -> NDArray[np.int64]:
+def code_matrix(codes: ArrayLike, rows: int, size: int) -> NDArray[np.int64]:
     """``codes`` as [rows, k] bucket numbers below ``size``, no bucket twice in a row."""
-    array = numbers(codes, name)
+    array = numbers(codes, "codes")
     if array.dtype.kind not in "iu" or array.ndim != 2:
         raise InputError(
-            f"{name} has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
+            f"codes has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
             f"[{rows}, k], the active buckets of each row"
         )
     if array.shape[0] != rows:
-        raise InputError(f"{name} has {array.shape[0]} rows; expected {rows}, one code each")
+        raise InputError(f"codes has {array.shape[0]} rows; expected {rows}, one code each")
     active_count(array.shape[1], size)
     if array.size and not (array.min() >= 0 and array.max() < size):
         raise InputError(
-            f"{name} names buckets {array.min()} to {array.max()}; expected 0 to {size - 1}"
+            f"codes names buckets {array.min()} to {array.max()}; expected 0 to {size - 1}"
         )
     ordered = np.sort(array, axis=1)
-    if (ordered[:, 1:] == ordered[:, :-1]).any():
-        row = int(np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))[0])
-        raise InputError(f"{name}[{row}] is {array[row]}: a bucket twice; a code is a set")
+    doubled = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+    if doubled.any():
+        row = int(doubled.argmax())
+        raise InputError(f"codes[{row}] is {array[row]}: a bucket twice; a code is a set")
     return array.astype(np.int64, copy=False)

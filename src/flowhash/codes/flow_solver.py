@@ -8,26 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.codes.auction import auction
-from flowhash.codes.code_matching import NOBODY, Matching, best_codes, loads_of, match
 from flowhash.codes.load_prices import (
     LoadCosts,
-    common_prices,
-    follow_loads,
-    level_price,
+    agreed_load,
+    best_codes,
     load_costs,
-    range_of,
-    surplus_at,
+    loads_of,
+    marginal,
 )
-from flowhash.codes.residual_network import (
-    Network,
-    build_network,
-    new_trail,
-    reprice,
-    search,
-    shift,
-    trace,
-)
-from flowhash.compile import kernel
+from flowhash.codes.residual_network import repair
+from flowhash.compile import inner_kernel, kernel, larger, smaller
 from flowhash.top_values import sort_rows
 
 QUICK_SHARE = 5  # d / QUICK_SHARE units or fewer are quicker moved than avoided by an auction
@@ -44,6 +34,109 @@ FURTHEST = 2.0
 ROUNDING = 2.0**-48  # a few rounding errors of float64 numbers
 KEPT = 1 << 21  # scratch numbers (16 MiB) that a thread keeps from one batch to the next
 _kept = threading.local()
+
+
+@inner_kernel
+def level_price(steps: NDArray[np.float64], rows: int, units: int) -> float:
+    """The lowest price, the same for all buckets, at which they offer ``units`` places together.
+
+    At price ``u`` bucket ``q`` offers one place for every ``steps[q] * load <= u``.
+    """
+    least, most = steps[0], steps[0]
+    for bucket in range(1, steps.shape[0]):
+        least, most = min(least, steps[bucket]), max(most, steps[bucket])
+    if least == most:
+        return float(most * ((units - 1) // steps.shape[0]))
+    low, high = 0.0, most * rows
+    while True:
+        middle = 0.5 * (low + high)
+        if middle <= low or middle >= high:
+            break  # neighbouring numbers: penalties may differ by any power of ten
+        offered = 0
+        for bucket in range(steps.shape[0]):
+            step = steps[bucket]
+            offered += rows if step * rows <= middle else int(middle / step) + 1
+        if offered >= units:
+            high = middle
+        else:
+            low = middle
+    # Halving stops just above the price that it looks for, which is a step of some bucket.
+    level = 0.0
+    for bucket in range(steps.shape[0]):
+        step = steps[bucket]
+        if step > 0.0 and step * rows > high:
+            level = max(level, step * int(high / step))
+    return level
+
+
+@inner_kernel
+def surplus_at(costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.float64]) -> int:
+    """How many units have to move before loads and prices agree."""
+    surplus, sink = 0, 0
+    for bucket in range(load.shape[0]):
+        served = agreed_load(costs, bucket, prices[bucket], load[bucket])
+        surplus += max(load[bucket] - served, 0)
+        sink += served - load[bucket]
+    return surplus + max(sink, 0)
+
+
+@kernel
+def common_prices(
+    means: NDArray[np.float64], loads: LoadCosts, level: float, units: int
+) -> NDArray[np.float64]:
+    """The optimal prices, less the level, if all classes had the same means: their average [d].
+
+    Then load rises in each bucket until the price that it supports takes away what the bucket is
+    worth above a common water mark. A network that has just begun to learn gives classes that are
+    almost alike, and these prices are almost right.
+    """
+    rows, size = means.shape
+    worth = np.zeros(size)
+    for row in range(rows):
+        for bucket in range(size):
+            worth[bucket] += means[row, bucket]
+    worth /= rows
+    low, high = worth.min() - level - loads.steps.max(), worth.max()
+    for _ in range(40):
+        mark = 0.5 * (low + high)
+        offered = 0.0
+        for bucket in range(size):
+            price, step = worth[bucket] - mark, loads.steps[bucket]
+            if price >= 0.0:
+                offered += rows if step * rows <= price else np.floor(price / step) + 1.0
+        if offered >= units:
+            low = mark
+        else:
+            high = mark
+    prices = np.zeros(size)
+    for bucket in range(size):
+        if loads.steps[bucket] > 0.0:
+            prices[bucket] = max(worth[bucket] - low, 0.0)
+    return prices - level
+
+
+@inner_kernel
+def range_of(means: NDArray[np.float64]) -> tuple[float, float]:
+    """The least and the largest class mean."""
+    least, most = means[0, 0], means[0, 0]
+    for row in range(means.shape[0]):
+        for bucket in range(means.shape[1]):
+            least = smaller(means[row, bucket], least)
+            most = larger(means[row, bucket], most)
+    return least, most
+
+
+@inner_kernel
+def follow_loads(
+    costs: LoadCosts, load: NDArray[np.int64], prices: NDArray[np.float64], furthest: float
+) -> None:
+    """Set every price to the nearest one that agrees with the load, in place, within bounds."""
+    for bucket in range(load.shape[0]):
+        taken = load[bucket]
+        lowest = marginal(costs, bucket, taken - 1) if taken > 0 else -np.inf
+        highest = marginal(costs, bucket, taken)
+        agreed = min(max(prices[bucket], lowest), highest)
+        prices[bucket] = min(max(agreed, -furthest), furthest)
 
 
 @kernel
@@ -122,39 +215,6 @@ def start(
 
 
 @kernel
-def repair(
-    network: Network,
-    matching: Matching,
-    means: NDArray[np.float64],
-    loads: LoadCosts,
-    prices: NDArray[np.float64],
-    slack: float,
-) -> None:
-    """Send every surplus unit where one lacks; then matching and prices are optimal, in place.
-
-    At the start the rows must hold their best buckets at ``prices`` [d + 1], the sink's last and 0.
-    Prices and ``loads`` count from the same level; ``slack`` is a rounding error of the means.
-    """
-    size = means.shape[1]
-    trail = new_trail(means.shape[0], size)
-    for source in range(size + 1):
-        while network.surplus[source] > 0:
-            count = search(network, matching, means, prices, source, trail, slack)
-            length = trace(network, matching, means, trail, count) if count > 0 else NOBODY
-            if length == NOBODY:
-                raise RuntimeError(
-                    "FlowHash's solver lost its way; please report these class means"
-                )
-            network.surplus[source] -= 1
-            network.surplus[trail.order[count - 1]] += 1
-            for hop in range(length):
-                start, end, holding = trail.path[hop + 1], trail.path[hop], trail.carriers[hop]
-                shift(network, matching, means, loads, start, end, holding)
-            reprice(trail, count, prices)
-    prices -= prices[size]
-
-
-@kernel
 def solve(
     means: NDArray[np.float64],
     active: int,
@@ -178,9 +238,8 @@ def solve(
     codes, prices = start(means, active, loads, level, warm, FURTHEST * (most - least))
     free = scratch[: rows * size].reshape(rows, size)
     arcs = scratch[rows * size : (rows + size + 1) * size].reshape(size + 1, size)
-    matching = match(codes, means, free)
-    network = build_network(matching, loads, prices, arcs)
-    repair(network, matching, means, loads, prices, ROUNDING * max(abs(least), abs(most)))
+    slack = ROUNDING * max(abs(least), abs(most))
+    repair(codes, means, loads, prices, free, arcs, slack)
     sort_rows(codes)
     return codes, prices[:size] + level
 
@@ -201,7 +260,7 @@ def flow_codes(
     penalty: NDArray[np.float64],
     prices: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Solve with FlowHash's own solver; see :class:`flowhash.codes.assignment.Solver`."""
+    """Solve with FlowHash's own solver; see ``flowhash.codes.assignment.Solver``."""
     rows, size = means.shape
     warm = np.empty(0) if prices is None else prices
     return solve(means, active, penalty, warm, _scratch((rows + size + 1) * size))

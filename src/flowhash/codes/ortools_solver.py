@@ -106,6 +106,6 @@ def ortools_solver(
     penalty: NDArray[np.float64],
     prices: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Solve with OR-Tools; see :class:`flowhash.codes.assignment.Solver`. It has no warm start."""
+    """Solve with OR-Tools; see ``flowhash.codes.assignment.Solver``. It has no warm start."""
     codes = ortools_codes(means, active, penalty)
     return codes, prices_of(codes, means, penalty)

@@ -1,4 +1,7 @@
-"""The residual network over buckets and sink, and Dijkstra's search on it."""
+"""Which row holds which buckets, the residual network over buckets and sink, Dijkstra's search.
+
+A *row* is a class of the mini-batch, a *bucket* one of the d outputs.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,102 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.codes.code_matching import NOBODY, Matching, move
 from flowhash.codes.load_prices import LoadCosts, agreed_load, marginal
 from flowhash.compile import inner_kernel, kernel, smaller
 
+NOBODY = -1
 SHORT_LIST = 64  # up to so many rows of a bucket are looked through to mend its line of costs
 BLOCK = 32  # buckets that share one entry of Trail.block_best
+
+
+class Matching(NamedTuple):
+    """Which row holds which buckets, in every form that the search asks for.
+
+    A *holding* is one entry of ``held``, numbered ``row * active + index``; the holdings of one
+    bucket form a linked list.
+
+    Attributes:
+        held: the buckets of each row [n, k].
+        row_of: the row of a holding [n * k].
+        first: a bucket's first holding, or NOBODY [d].
+        following: the next holding of the same bucket, or NOBODY [n * k].
+        preceding: the previous holding of the same bucket, or NOBODY [n * k].
+        load: how many rows each bucket has [d].
+        free: the class means, minus infinity where the row holds the bucket already [n, d].
+    """
+
+    held: NDArray[np.int32]
+    row_of: NDArray[np.int32]
+    first: NDArray[np.int32]
+    following: NDArray[np.int32]
+    preceding: NDArray[np.int32]
+    load: NDArray[np.int64]
+    free: NDArray[np.float64]
+
+
+@inner_kernel
+def link(matching: Matching, holding: int, bucket: int) -> None:
+    """Put ``holding`` at the head of the list of ``bucket``."""
+    head = matching.first[bucket]
+    matching.following[holding] = head
+    matching.preceding[holding] = NOBODY
+    if head != NOBODY:
+        matching.preceding[head] = holding
+    matching.first[bucket] = holding
+    matching.load[bucket] += 1
+
+
+@inner_kernel
+def unlink(matching: Matching, holding: int, bucket: int) -> None:
+    """Take ``holding`` out of the list of ``bucket``."""
+    before = matching.preceding[holding]
+    after = matching.following[holding]
+    if before == NOBODY:
+        matching.first[bucket] = after
+    else:
+        matching.following[before] = after
+    if after != NOBODY:
+        matching.preceding[after] = before
+    matching.load[bucket] -= 1
+
+
+@kernel
+def match(
+    codes: NDArray[np.int32], means: NDArray[np.float64], free: NDArray[np.float64]
+) -> Matching:
+    """The matching with these codes; ``free`` [n, d] is scratch space that it keeps."""
+    rows, active = codes.shape
+    size = means.shape[1]
+    matching = Matching(
+        codes,
+        np.empty(rows * active, np.int32),
+        np.full(size, NOBODY, np.int32),
+        np.empty(rows * active, np.int32),
+        np.empty(rows * active, np.int32),
+        np.zeros(size, np.int64),
+        free,
+    )
+    for row in range(rows):
+        free[row] = means[row]
+        for index in range(active):
+            bucket = codes[row, index]
+            matching.row_of[row * active + index] = row
+            link(matching, row * active + index, bucket)
+            free[row, bucket] = -np.inf
+    return matching
+
+
+@inner_kernel
+def move(matching: Matching, means: NDArray[np.float64], holding: int, target: int) -> None:
+    """Let the row of ``holding`` give up that bucket for bucket ``target``."""
+    row = matching.row_of[holding]
+    index = holding - row * matching.held.shape[1]
+    source = matching.held[row, index]
+    unlink(matching, holding, source)
+    link(matching, holding, target)
+    matching.held[row, index] = target
+    matching.free[row, source] = means[row, source]
+    matching.free[row, target] = -np.inf
 
 
 class Network(NamedTuple):
@@ -77,21 +170,19 @@ def cheapest_moves(
     costs: NDArray[np.float64],
     bucket: int,
     means: NDArray[np.float64],
-    free: NDArray[np.float64],
-    first: NDArray[np.int32],
-    following: NDArray[np.int32],
-    row_of: NDArray[np.int32],
+    matching: Matching,
 ) -> None:
     """Cost of the cheapest move of one row from ``bucket`` to each other, into its line."""
     for target in range(costs.shape[1]):
         costs[bucket, target] = np.inf
-    holding = first[bucket]
+    free = matching.free
+    holding = matching.first[bucket]
     while holding != NOBODY:
-        row = row_of[holding]
+        row = matching.row_of[holding]
         value = means[row, bucket]
         for target in range(costs.shape[1]):
             costs[bucket, target] = smaller(value - free[row, target], costs[bucket, target])
-        holding = following[holding]
+        holding = matching.following[holding]
 
 
 @inner_kernel
@@ -172,21 +263,6 @@ class Trail(NamedTuple):
     carriers: NDArray[np.int64]
 
 
-@kernel
-def new_trail(rows: int, size: int) -> Trail:
-    """Room for searches over ``size`` buckets that hold ``rows`` rows."""
-    return Trail(
-        np.empty(size),
-        np.empty(size),
-        np.empty((size + BLOCK - 1) // BLOCK),
-        np.empty(rows),
-        np.empty(size + 1, np.int64),
-        np.empty(size + 1),
-        np.empty(size + 1, np.int64),
-        np.empty(size + 1, np.int64),
-    )
-
-
 @inner_kernel
 def relax(
     labels: NDArray[np.float64],
@@ -238,9 +314,7 @@ def reach_rows(
     bucket: int,
     label: float,
     means: NDArray[np.float64],
-    first: NDArray[np.int32],
-    following: NDArray[np.int32],
-    row_of: NDArray[np.int32],
+    matching: Matching,
 ) -> bool:
     """Note that the search came to the rows of ``bucket``; whether to any of them more cheaply.
 
@@ -248,14 +322,14 @@ def reach_rows(
     at least as cheaply from elsewhere opens no shorter way.
     """
     cheaper = False
-    holding = first[bucket]
+    holding = matching.first[bucket]
     while holding != NOBODY:
-        row = row_of[holding]
+        row = matching.row_of[holding]
         reach = label + means[row, bucket]
         if reach < reached[row]:
             reached[row] = reach
             cheaper = True
-        holding = following[holding]
+        holding = matching.following[holding]
     return cheaper
 
 
@@ -308,8 +382,6 @@ def search(
     """
     surplus, costs, stale, to_sink = network.surplus, network.costs, network.stale, network.to_sink
     labels, open_prices, block_best, reached, order, settled, _, _ = trail
-    first, following, row_of = matching.first, matching.following, matching.row_of
-    free = matching.free
     sink = means.shape[1]
     for bucket in range(sink):
         labels[bucket] = np.inf
@@ -332,9 +404,9 @@ def search(
         else:
             open_prices[node] = np.inf
             sink_label = min(sink_label, label + to_sink[node])
-            if reach_rows(reached, node, label, means, first, following, row_of):
+            if reach_rows(reached, node, label, means, matching):
                 if stale[node]:
-                    cheapest_moves(costs, node, means, free, first, following, row_of)
+                    cheapest_moves(costs, node, means, matching)
                     stale[node] = False
                 nearest = relax(labels, open_prices, block_best, costs, node, label)
             else:
@@ -409,3 +481,49 @@ def reprice(trail: Trail, count: int, prices: NDArray[np.float64]) -> None:
         distance = max(distance, trail.settled[position] + prices[node])
     for position in range(count):
         prices[trail.order[position]] = distance - trail.settled[position]
+
+
+@kernel
+def repair(
+    codes: NDArray[np.int32],
+    means: NDArray[np.float64],
+    loads: LoadCosts,
+    prices: NDArray[np.float64],
+    free: NDArray[np.float64],
+    costs: NDArray[np.float64],
+    slack: float,
+) -> None:
+    """Send every surplus unit where one lacks; then codes and prices are optimal, in place.
+
+    At the start the codes [n, k] must be the best ones at ``prices`` [d + 1], the sink's last and
+    0. Prices and ``loads`` count from the same level; ``slack`` is a rounding error of the means.
+    ``free`` [n, d] and ``costs`` [d + 1, d] are scratch space.
+    """
+    rows, size = means.shape
+    matching = match(codes, means, free)
+    network = build_network(matching, loads, prices, costs)
+    trail = Trail(
+        np.empty(size),
+        np.empty(size),
+        np.empty((size + BLOCK - 1) // BLOCK),
+        np.empty(rows),
+        np.empty(size + 1, np.int64),
+        np.empty(size + 1),
+        np.empty(size + 1, np.int64),
+        np.empty(size + 1, np.int64),
+    )
+    for source in range(size + 1):
+        while network.surplus[source] > 0:
+            count = search(network, matching, means, prices, source, trail, slack)
+            length = trace(network, matching, means, trail, count) if count > 0 else NOBODY
+            if length == NOBODY:
+                raise RuntimeError(
+                    "FlowHash's solver lost its way; please report these class means"
+                )
+            network.surplus[source] -= 1
+            network.surplus[trail.order[count - 1]] += 1
+            for hop in range(length):
+                start, end, holding = trail.path[hop + 1], trail.path[hop], trail.carriers[hop]
+                shift(network, matching, means, loads, start, end, holding)
+            reprice(trail, count, prices)
+    prices -= prices[size]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.learn.batch_coder import Coder as Coder
     from flowhash.learn.gated_metrics import (
         gated_distance as gated_distance,
         gated_product as gated_product,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     )
     from flowhash.learn.settings import Schedule as Schedule, Settings as Settings, Stage as Stage
     from flowhash.learn.train_encoder import train as train, train_base as train_base
+    from flowhash.learn.training.training_loop import Coder as Coder
 
 if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY

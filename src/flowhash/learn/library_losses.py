@@ -56,6 +56,14 @@ class _Gated:
             )
         return self.codes
 
+    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
+        """Not to be had: rows picked from a batch come without their codes."""
+        raise InputError(
+            f"{type(self).__name__} knows the codes of whole batches, not of rows picked from "
+            "them; use a loss that asks for the matrix of the batch (contrastive, triplet, lifted "
+            "structure, multi-similarity, circle, …)"
+        )
+
 
 class GatedDistance(_Gated, distances.BaseDistance):  # type: ignore[misc, name-defined]
     """d_hash of Eq. 6, L1 on the active buckets; embeddings are L2-normalised first.
@@ -72,10 +80,6 @@ class GatedDistance(_Gated, distances.BaseDistance):  # type: ignore[misc, name-
         """The distances [B, B]."""
         return gated_distance(query_emb, self._codes_of(query_emb, ref_emb))
 
-    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Not to be had: rows picked from a batch come without their codes."""
-        raise _no_rows(self)
-
 
 class GatedSimilarity(_Gated, distances.CosineSimilarity):  # type: ignore[misc, name-defined]
     """The cosine on the active buckets, for losses that want a similarity (circle loss does)."""
@@ -83,18 +87,6 @@ class GatedSimilarity(_Gated, distances.CosineSimilarity):  # type: ignore[misc,
     def compute_mat(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
         """The similarities [B, B]."""
         return gated_product(query_emb, self._codes_of(query_emb, ref_emb))
-
-    def pairwise_distance(self, query_emb: Tensor, ref_emb: Tensor) -> Tensor:
-        """Not to be had: rows picked from a batch come without their codes."""
-        raise _no_rows(self)
-
-
-def _no_rows(distance: object) -> InputError:
-    return InputError(
-        f"{type(distance).__name__} knows the codes of whole batches, not of rows picked from "
-        "them; use a loss that asks for the matrix of the batch (contrastive, triplet, lifted "
-        "structure, multi-similarity, circle, …)"
-    )
 
 
 class LibraryLoss(MetricLoss):

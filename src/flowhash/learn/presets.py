@@ -141,18 +141,7 @@ def _cpu_cifar100(loss: str) -> Settings:
     return dataclasses.replace(
         paper,
         backbone={"name": "residual"},
-        base=Stage(
-            loss="cross-entropy",
-            outputs=paper.hash.outputs,
-            classes=64,
-            items=2,
-            steps=5_000,
-            optimiser="sgd",
-            rate=0.2,
-            schedule=Schedule("cycle"),
-            decay=5e-4,
-            head_decay=5e-4,
-        ),
+        base=_short_classifier(outputs=paper.hash.outputs, classes=64, items=2, steps=5_000),
         hash=dataclasses.replace(
             paper.hash,
             loss_options={"regulariser": 0.003, "product": True} if npairs else {"margin": 1.0},
@@ -164,6 +153,24 @@ def _cpu_cifar100(loss: str) -> Settings:
         validate_every=500,
         checkpoint_every=250,
     )
+
+
+def _short_classifier(**sizes: Any) -> Stage:
+    """A stage 1 for two cores: cross-entropy, as few steps want it."""
+    return Stage(
+        loss="cross-entropy",
+        optimiser="sgd",
+        rate=0.2,
+        schedule=Schedule("cycle"),
+        decay=5e-4,
+        head_decay=5e-4,
+        **sizes,
+    )
+
+
+def _short_triplet(**sizes: Any) -> Stage:
+    options = {"margin": 1.0}
+    return Stage(loss="triplet", loss_options=options, schedule=Schedule("cycle"), **sizes)
 
 
 def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Settings:
@@ -188,33 +195,14 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     classes = min(64, len(sizes))
     items = int(max(2, min(8, sizes.min(), 128 // classes)))
     steps = int(np.clip(40 * len(train) // (classes * items), 200, 6000))
-    hashing = Stage(
-        loss="triplet",
-        loss_options={"margin": 1.0},
-        outputs=wanted,
-        classes=classes,
-        items=items,
-        steps=steps,
-        schedule=Schedule("cycle"),
-    )
+    hashing = _short_triplet(outputs=wanted, classes=classes, items=items, steps=steps)
     every: dict[str, Any] = {"validate_every": max(50, steps // 6), "checkpoint_every": 200}
     if splits.preprocessing.kind == "vectors":
         network: dict[str, Any] = {"name": "mlp", "hidden": [512]}
         return Settings(
             network, None, hashing, active=active, penalty=DEFAULT_PENALTY, augment=None, **every
         )
-    base = Stage(
-        loss="cross-entropy",
-        outputs=128,
-        classes=classes,
-        items=items,
-        steps=steps,
-        optimiser="sgd",
-        rate=0.2,
-        schedule=Schedule("cycle"),
-        decay=5e-4,
-        head_decay=5e-4,
-    )
+    base = _short_classifier(outputs=128, classes=classes, items=items, steps=steps)
     height = min(splits.preprocessing.size or (32, 32))
     network = {"name": "residual", "stem": 1 if height <= 48 else 2 if height <= 96 else 4}
     if len(train) < SMALL:
@@ -225,15 +213,7 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
 
 def _digits() -> Settings:
     """Handwritten digits, a few seconds: both stages with the triplet loss on a dense layer."""
-    stage = Stage(
-        loss="triplet",
-        loss_options={"margin": 1.0},
-        outputs=32,
-        classes=10,
-        items=8,
-        steps=300,
-        schedule=Schedule("cycle"),
-    )
+    stage = _short_triplet(outputs=32, classes=10, items=8, steps=300)
     return Settings(
         backbone={"name": "mlp", "hidden": [256]},
         base=dataclasses.replace(stage, loss_options={"margin": 0.3}),

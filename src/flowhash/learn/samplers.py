@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.argument_checks import whole_number
-from flowhash.compile import inner_kernel
+from flowhash.compile import inner_kernel, kernel
 from flowhash.data import checked_pairs
 from flowhash.errors import InputError
 
@@ -83,6 +83,7 @@ class ClassBalancedSampler:
                 f"labels have shape {labels.shape} and dtype {labels.dtype}; expected one whole "
                 "number for each item"
             )
+        self._labels = labels
         names, classes, self._sizes = np.unique(labels, return_inverse=True, return_counts=True)
         self.classes_per_batch = whole_number("classes_per_batch", classes_per_batch, 1)
         self.items_per_class = whole_number("items_per_class", items_per_class, 1)
@@ -93,21 +94,13 @@ class ClassBalancedSampler:
         self.steps_per_epoch = whole_number("steps_per_epoch", steps, 1)
         slots = self.steps_per_epoch * self.classes_per_batch
         self._plan_steps = self.steps_per_epoch * math.ceil(names.size / slots)
-        self._positions = np.argsort(classes, kind="stable")
-        self._firsts = np.concatenate(([0], np.cumsum(self._sizes)))
-        self._prepare_decks()
-        self._plan: tuple[int, NDArray[np.int64]] | None = None
-
-    def _prepare_decks(self) -> None:
-        """The order in which incomplete rounds go around; shuffled once, for the whole run."""
+        # The order in which incomplete rounds go around; shuffled once, for the whole run.
         generator = np.random.default_rng([self.seed, 0])
-        count = self._sizes.size
-        self._class_deck = generator.permutation(count)
-        self._place_in_deck = np.argsort(self._class_deck)
-        owner = np.repeat(np.arange(count), self._sizes)
-        shuffled = np.lexsort((generator.random(owner.size), owner))
-        self._item_decks = shuffled - self._firsts[owner]
-        self._stamps = np.zeros(max(count, int(self._sizes.max())), np.int64)
+        self._class_deck = generator.permutation(names.size)
+        by_class = np.argsort(classes, kind="stable")
+        shuffled = np.lexsort((generator.random(labels.size), classes[by_class]))
+        self._item_decks = by_class[shuffled]
+        self._plan = (-1, np.empty((0, 0), np.int64))
 
     @property
     def batch_size(self) -> int:
@@ -118,40 +111,33 @@ class ClassBalancedSampler:
         """Positions [batch_size] of the items of batch ``step``, those of a class side by side."""
         number, row = divmod(whole_number("step", step, 0), self._plan_steps)
         plan = self._plan
-        if plan is None or plan[0] != number:
-            plan = (number, self._planned(number))
-            self._plan = plan
+        if plan[0] != number:
+            plan = self._plan = (number, self._planned(number))
         positions: NDArray[np.int64] = plan[1][row].copy()
         return positions
 
-    def _times(self, plans: int) -> NDArray[np.int64]:
-        """How often each class came up in the first ``plans`` plans."""
-        slots = plans * self._plan_steps * self.classes_per_batch
-        rounds, rest = divmod(slots, self._sizes.size)
-        return rounds + (self._place_in_deck < rest)
+    def labelled_batch(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Batch ``step``: positions and labels [batch_size]."""
+        positions = self.batch(step)
+        return positions, self._labels[positions]
 
     def _planned(self, number: int) -> NDArray[np.int64]:
         """All batches of one plan, [steps, batch_size]."""
         generator = np.random.default_rng([self.seed, 1 + number])
-        slots = self._plan_steps * self.classes_per_batch
-        stamps = np.zeros_like(self._stamps)
-        classes = np.empty(slots, np.int64)
-        start = number * slots % self._sizes.size
-        uniform = generator.random(slots)
-        deal(self._class_deck, start, self.classes_per_batch, uniform, stamps, classes)
-
-        before = self._times(number)
-        times = np.bincount(classes, minlength=self._sizes.size)
-        edges = np.concatenate(([0], np.cumsum(times))) * self.items_per_class
-        items = np.empty(edges[-1], np.int64)
-        deal_all(
-            self._item_decks, self._firsts, before * self.items_per_class % self._sizes, edges,
-            self.items_per_class, generator.random(items.size), stamps, items,
+        count, slots = self._sizes.size, self._plan_steps * self.classes_per_batch
+        rounds, rest = divmod(number * slots, count)  # of the classes, before this plan
+        classes = _dealt(
+            self._class_deck, np.array([count]), np.array([rest]), np.array([self._plan_steps]),
+            self.classes_per_batch, generator.random(slots),
         )  # fmt: skip
-        by_class = np.argsort(classes, kind="stable")
+        seen = (rounds + (np.argsort(self._class_deck) < rest)) * self.items_per_class
+        starts, times = seen % self._sizes, np.bincount(classes, minlength=count)
+        items = _dealt(
+            self._item_decks, self._sizes, starts, times, self.items_per_class,
+            generator.random(slots * self.items_per_class),
+        )  # fmt: skip
         plan = np.empty((slots, self.items_per_class), np.int64)
-        in_class = items.reshape(slots, self.items_per_class)
-        plan[by_class] = self._positions[self._firsts[classes[by_class], None] + in_class]
+        plan[np.argsort(classes, kind="stable")] = items.reshape(plan.shape)
         return plan.reshape(self._plan_steps, self.batch_size)
 
     share = staticmethod(share)
@@ -209,7 +195,10 @@ class PairSampler:
         # Pairs of rare items first: what they leave over is the largest, as a rule.
         degrees = np.bincount(self._pairs.ravel())[self._pairs]
         order = np.argsort(degrees.max(axis=1) * 2 * len(self._pairs) + degrees.sum(axis=1))
-        self._apart = order[: pairs_apart(self._pairs, order, self._stamps())]
+        apart, passed = np.empty_like(order), np.empty_like(order)
+        stamps = np.full(self._positions.size, -1, np.int64)
+        found, _, _ = _take_apart(self._pairs, order, 0, stamps, apart, 0, passed)
+        self._apart = apart[:found]
         if self._apart.size < self.pairs_per_batch:
             raise InputError(
                 f"pairs_per_batch is {self.pairs_per_batch}, but of the {len(self._pairs)} pairs "
@@ -217,10 +206,7 @@ class PairSampler:
                 f"{self._apart.size}, or give pairs of more items"
             )
         self.steps_per_epoch = -(-len(self._pairs) // self.pairs_per_batch)
-        self._plan: tuple[int, NDArray[np.int64]] | None = None
-
-    def _stamps(self) -> NDArray[np.int64]:
-        return np.full(self._positions.size, -1, np.int64)
+        self._plan = (-1, np.empty((0, 0), np.int64))
 
     @property
     def batch_size(self) -> int:
@@ -234,9 +220,8 @@ class PairSampler:
         """
         number, row = divmod(whole_number("step", step, 0), self.steps_per_epoch)
         plan = self._plan
-        if plan is None or plan[0] != number:
-            plan = (number, self._planned(number))
-            self._plan = plan
+        if plan[0] != number:
+            plan = self._plan = (number, self._planned(number))
         positions = self._positions[self._pairs[plan[1][row]]].reshape(-1)
         return positions, np.repeat(np.arange(self.pairs_per_batch), 2)
 
@@ -245,13 +230,57 @@ class PairSampler:
         generator = np.random.default_rng([self.seed, number])
         count = len(self._pairs)
         plan = np.empty((self.steps_per_epoch, self.pairs_per_batch), np.int64)
-        deal_pairs(
-            self._pairs, generator.permutation(count), generator.permutation(count),
-            generator.permutation(self._apart), np.empty(count, np.int64), self._stamps(), plan,
-        )  # fmt: skip
+        waiting, filler = generator.permutation(count), np.tile(generator.permutation(count), 2)
+        apart = generator.permutation(self._apart)
+        _deal_pairs(self._pairs, self._positions.size, waiting, filler, apart, plan)
         return plan
 
     share = staticmethod(share)
+
+
+@kernel
+def _dealt(
+    decks: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    hands: NDArray[np.int64],
+    hand: int,
+    uniform: NDArray[np.float64],
+) -> NDArray[np.int64]:
+    """Cards of many decks, deck by deck, in hands of ``hand`` different cards, evenly.
+
+    All cards of a deck come equally often but those of a first, incomplete round: that is the
+    stretch of the deck, as a ring, from its start. Who goes on at the stretch's end keeps all
+    counts within one.
+
+    Args:
+        decks: one after the other; all numbers from 0 on, each once.
+        sizes: of each deck, at least ``hand``.
+        starts: where the stretch of each deck's incomplete round begins.
+        hands: how many are dealt of each deck.
+        hand: how many cards must differ.
+        uniform: a number from [0, 1) for each card.
+    """
+    dealt = np.empty(uniform.size, np.int64)
+    stamps = np.zeros(decks.size, np.int64)
+    first, low = 0, 0  # of this deck, and of its cards in ``dealt``
+    for number in range(sizes.size):
+        size, high = sizes[number], low + hands[number] * hand
+        deck = decks[first : first + size]
+        done = low + (high - low) % size
+        for place in range(low, done):
+            dealt[place] = deck[(starts[number] + place - low) % size]
+        _shuffle(dealt[low:done], uniform[low:done])
+        while done < high:
+            cards = dealt[done : done + size]
+            cards[:] = deck
+            _shuffle(cards, uniform[done : done + size])
+            held = (done - low) % hand
+            if held > 0:
+                _keep_apart(cards, hand - held, dealt[done - held : done], stamps)
+            done += size
+        first, low = first + size, high
+    return dealt
 
 
 @inner_kernel
@@ -279,154 +308,13 @@ def _keep_apart(
         stamps[card] = 0
 
 
-@inner_kernel
-def deal(
-    deck: NDArray[np.int64],
-    start: int,
-    hand: int,
-    uniform: NDArray[np.float64],
-    stamps: NDArray[np.int64],
-    dealt: NDArray[np.int64],
-) -> None:
-    """Deal ``dealt.size`` cards, in hands of ``hand`` different cards, evenly.
-
-    All cards come equally often but those of a first, incomplete round: that is the stretch of the
-    deck, as a ring, from ``start``. Who goes on at the stretch's end keeps all counts within one.
-
-    Args:
-        deck: [size] a permutation of 0 … size - 1, at least ``hand`` of them.
-        start: where the stretch of the incomplete round begins.
-        hand: how many cards must differ; divides ``dealt.size``.
-        uniform: [dealt.size] numbers from [0, 1).
-        stamps: [size or more] zeros; left as they were.
-        dealt: written.
-    """
-    size = deck.size
-    done = dealt.size % size
-    for place in range(done):
-        dealt[place] = deck[(start + place) % size]
-    _shuffle(dealt[:done], uniform[:done])
-    while done < dealt.size:
-        cards = dealt[done : done + size]
-        for place in range(size):
-            cards[place] = deck[place]
-        _shuffle(cards, uniform[done : done + size])
-        held = done % hand
-        if held > 0:
-            _keep_apart(cards, hand - held, dealt[done - held : done], stamps)
-        done += size
-
-
-@inner_kernel
-def deal_all(
-    decks: NDArray[np.int64],
-    firsts: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    edges: NDArray[np.int64],
-    hand: int,
-    uniform: NDArray[np.float64],
-    stamps: NDArray[np.int64],
-    dealt: NDArray[np.int64],
-) -> None:
-    """One :func:`deal` each for many decks that lie one after the other in ``decks``.
-
-    Deck i lies from ``firsts[i]`` to ``firsts[i + 1]``; its cards go to ``dealt``, from
-    ``edges[i]`` to ``edges[i + 1]``.
-    """
-    for number in range(starts.size):
-        deck = decks[firsts[number] : firsts[number + 1]]
-        low, high = edges[number], edges[number + 1]
-        deal(deck, starts[number], hand, uniform[low:high], stamps, dealt[low:high])
-
-
-@inner_kernel
-def _try_pair(pairs: NDArray[np.int64], pair: int, batch: int, stamps: NDArray[np.int64]) -> bool:
-    """Mark both items of a pair as used in ``batch``, unless one of them is."""
-    first, second = pairs[pair, 0], pairs[pair, 1]
-    if stamps[first] == batch or stamps[second] == batch:
-        return False
-    stamps[first] = batch
-    stamps[second] = batch
-    return True
-
-
-@inner_kernel
-def _deal_waiting(
+@kernel
+def _deal_pairs(
     pairs: NDArray[np.int64],
+    items: int,
     waiting: NDArray[np.int64],
-    queued: int,
-    batch: int,
-    stamps: NDArray[np.int64],
-    row: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Deal those that wait; the others stay, in order. How many were dealt, how many still wait."""
-    done, kept = 0, 0
-    for place in range(queued):
-        pair = waiting[place]
-        if done < row.size and _try_pair(pairs, pair, batch, stamps):
-            row[done] = pair
-            done += 1
-        else:
-            waiting[kept] = pair
-            kept += 1
-    return done, kept
-
-
-@inner_kernel
-def _deal_fresh(
-    pairs: NDArray[np.int64],
-    order: NDArray[np.int64],
-    taken: int,
-    done: int,
-    waiting: NDArray[np.int64],
-    queued: int,
-    batch: int,
-    stamps: NDArray[np.int64],
-    row: NDArray[np.int64],
-) -> tuple[int, int, int]:
-    """Deal pairs that were not dealt yet; those that clash are queued to wait."""
-    while done < row.size and taken < order.size:
-        pair = order[taken]
-        taken += 1
-        if _try_pair(pairs, pair, batch, stamps):
-            row[done] = pair
-            done += 1
-        else:
-            waiting[queued] = pair
-            queued += 1
-    return done, queued, taken
-
-
-@inner_kernel
-def _deal_again(
-    pairs: NDArray[np.int64],
-    filler: NDArray[np.int64],
-    filled: int,
-    done: int,
-    batch: int,
-    stamps: NDArray[np.int64],
-    row: NDArray[np.int64],
-) -> tuple[int, int]:
-    """Fill what is left of a batch, once around the filler at the most."""
-    for _ in range(filler.size):
-        if done == row.size:
-            break
-        pair = filler[filled % filler.size]
-        filled += 1
-        if _try_pair(pairs, pair, batch, stamps):
-            row[done] = pair
-            done += 1
-    return done, filled
-
-
-@inner_kernel
-def deal_pairs(
-    pairs: NDArray[np.int64],
-    order: NDArray[np.int64],
     filler: NDArray[np.int64],
     apart: NDArray[np.int64],
-    waiting: NDArray[np.int64],
-    stamps: NDArray[np.int64],
     plan: NDArray[np.int64],
 ) -> None:
     """Deal pairs to batches in which no item occurs twice.
@@ -437,38 +325,55 @@ def deal_pairs(
 
     Args:
         pairs: [p, 2] items.
-        order: [p] the order in which pairs are dealt.
-        filler: [p] the order of those that are dealt again.
+        items: how many there are.
+        waiting: [p] the order in which pairs are dealt; changed.
+        filler: [2 p] the order of those that are dealt again, twice: a ring.
         apart: at least as many pairs as a batch has, no two of which share an item.
-        waiting: [p] scratch.
-        stamps: [items] filled with -1; scratch.
         plan: [batches, pairs in a batch], written.
     """
-    queued, taken, filled = 0, 0, 0
+    stamps = np.full(items, -1, np.int64)
+    passed = np.empty(2 * waiting.size, np.int64)
+    head, filled = 0, 0
     for batch in range(plan.shape[0]):
         row = plan[batch]
-        done, queued = _deal_waiting(pairs, waiting, queued, batch, stamps, row)
-        done, queued, taken = _deal_fresh(
-            pairs, order, taken, done, waiting, queued, batch, stamps, row
-        )
-        fresh = done
-        done, filled = _deal_again(pairs, filler, filled, done, batch, stamps, row)
+        fresh, seen, clashes = _take_apart(pairs, waiting[head:], batch, stamps, row, 0, passed)
+        ring = filler[filled : filled + waiting.size]
+        done, around, _ = _take_apart(pairs, ring, batch, stamps, row, fresh, passed[clashes:])
+        filled = (filled + around) % waiting.size
         if done < row.size:
-            for place in range(fresh):
-                waiting[queued] = row[place]
-                queued += 1
-            for place in range(row.size):
-                row[place] = apart[place]
+            passed[clashes : clashes + fresh] = row[:fresh]
+            clashes += fresh
+            row[:] = apart[: row.size]
+        head += seen - clashes
+        waiting[head : head + clashes] = passed[:clashes]
 
 
 @inner_kernel
-def pairs_apart(
-    pairs: NDArray[np.int64], order: NDArray[np.int64], stamps: NDArray[np.int64]
-) -> int:
-    """How many pairs that share no item are found greedily in ``order``; they move to its front."""
-    found = 0
-    for place in range(order.size):
-        if _try_pair(pairs, order[place], 0, stamps):
-            order[found] = order[place]
-            found += 1
-    return found
+def _take_apart(
+    pairs: NDArray[np.int64],
+    line: NDArray[np.int64],
+    batch: int,
+    stamps: NDArray[np.int64],
+    row: NDArray[np.int64],
+    done: int,
+    passed: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Fill ``row``, of which ``done`` are there, with pairs of ``line`` that share no item.
+
+    Items of the batch have its number in ``stamps``. How many are in the row then, how many of the
+    line were looked at, and how many of these clashed: they are in ``passed``.
+    """
+    seen, clashes = 0, 0
+    while done < row.size and seen < line.size:
+        pair = line[seen]
+        seen += 1
+        first, second = pairs[pair, 0], pairs[pair, 1]
+        if stamps[first] == batch or stamps[second] == batch:
+            passed[clashes] = pair
+            clashes += 1
+        else:
+            stamps[first] = batch
+            stamps[second] = batch
+            row[done] = pair
+            done += 1
+    return done, seen, clashes

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn.batch_coder import Coder
-from flowhash.learn.batches import Batches, Sampler, WithLabels
+from flowhash.learn.batches import Batches, Sample
 from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
 from flowhash.learn.training.process_group import Processes, join_processes
-from flowhash.learn.training.training_loop import StageRun, train_stage
-from flowhash.learn.training.validation import Validation, embed
+from flowhash.learn.training.training_loop import Coder, StageRun, train_stage
+from flowhash.learn.training.validation import embed, validate
 from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, PlainVectors, build_backbone
 
-BASE, HASH = 1, 2  # numbers of the stages, for seeds
+NUMBERS = {"base": 1, "hash": 2}  # of the stages, for seeds
 SAMPLE = 64  # items of a class whose mean is taken, at most
 QUIET = 0.1  # factor on the outputs that no class starts at
 SMALL = 0.01  # σ of the authors' hash layer for ImageNet
@@ -40,35 +40,42 @@ class Stages:
         settings: Settings,
         folder: Path | None,
         processes: Processes,
-        pairs: NDArray[Any] | None,
+        pairs: ArrayLike | None,
         quiet: bool,
-        directions: NDArray[Any] | None = None,
+        directions: ArrayLike | None = None,
     ) -> None:
         self.splits, self.settings, self.folder = splits, settings, folder
-        self.processes, self.pairs, self.quiet = processes, pairs, quiet
-        self.directions = directions
+        self.processes, self.quiet = processes, quiet
+        self.pairs = None if pairs is None else np.asarray(pairs)
+        self.directions = None if directions is None else np.asarray(directions)
         self.checkpoints: dict[str, Checkpoints] = {
             name: PassingCheckpoints() if folder is None else Checkpoints(folder / name)
-            for name in ("base", "hash")
+            for name in NUMBERS
         }
 
-    def check(
-        self, base: Encoder | EmbeddingNetwork | None, numbers: tuple[int, ...] = (BASE, HASH)
-    ) -> None:
-        """Refuse what does not fit the data now, not after an hour of stage 1."""
-        if HASH in numbers and self.settings.hash.loss == "cross-entropy":
+    def check(self, base: Encoder | EmbeddingNetwork | None, hashing: bool = True) -> None:
+        """Refuse what does not fit the data now, not after an hour of stage 1.
+
+        Args:
+            base: given in place of stage 1, or None.
+            hashing: whether stage 2 runs.
+        """
+        if hashing and self.settings.hash.loss == "cross-entropy":
             raise InputError(
                 "the loss of the hash stage is cross-entropy, which has no distance to gate; "
                 "choose another for it"
             )
-        for number, stage in ((BASE, self.settings.base), (HASH, self.settings.hash)):
-            given = number == BASE and base is not None
-            if stage is None or given or number not in numbers:
-                continue
-            self._loss(stage)
-            if number == HASH and stage.start == "classes":
-                self._check_start(stage)
-            share(self._sampler(self.splits.train, stage, number).batch(0)[0], 0, self._world)
+        if self.settings.base is not None and base is None:
+            self._check_stage("base", self.settings.base)
+        if hashing:
+            self._check_stage("hash", self.settings.hash)
+
+    def _check_stage(self, name: str, stage: Stage) -> None:
+        self._loss(stage)
+        if name == "hash" and stage.start == "classes":
+            self._check_start(stage)
+        positions, _ = self._sample(name, stage)(0)
+        share(positions, 0, self.processes.world)
 
     def _check_start(self, stage: Stage) -> None:
         classes = self.splits.train.classes
@@ -79,15 +86,7 @@ class Stages:
             raise InputError(
                 f"directions have shape {given.shape}; expected [{classes}, m], one for each class"
             )
-        if stage.outputs < classes:
-            raise InputError(
-                f'start is "classes", but there are {classes} classes for {stage.outputs} buckets; '
-                'choose as many buckets at least, or start="random"'
-            )
-
-    @property
-    def _world(self) -> int:
-        return self.processes.world
+        _check_room(classes, stage.outputs)
 
     def base(
         self, backbone: nn.Module | None, base: Encoder | EmbeddingNetwork | None
@@ -106,23 +105,23 @@ class Stages:
         loss = self._loss(stage)
         network = EmbeddingNetwork(self._backbone(backbone), stage.outputs, loss.unit)
         network = network.to(self.processes.device)
-        run = self._run("base", stage, network, loss, BASE)
+        run = self._run("base", stage, network, loss)
         run.validate = self._validation(stage, None, None)
-        return network, self._train(run)
+        return network, train_stage(run)
 
     def hash(
         self, base: EmbeddingNetwork, backbone: nn.Module | None, record: dict[str, Any]
     ) -> EmbeddingNetwork:
         """Algorithm 1: a copy of the base network with a new last layer, learned with its codes."""
-        stage, settings = self.settings.hash, self.settings
+        settings = self.settings
         network, loss = self.start(base, backbone)
-        run = self._run("hash", stage, network, loss, HASH)
+        run = self._run("hash", settings.hash, network, loss)
         if loss.coded:
             run.coder = Coder(settings.active, settings.penalty)
         ranker = base if settings.rank == "base" else None
-        run.validate = self._validation(stage, settings.active, ranker)
+        run.validate = self._validation(settings.hash, settings.active, ranker)
         run.before = record.get("journal", 0)
-        self._train(run)
+        train_stage(run)
         return network
 
     def start(
@@ -154,13 +153,18 @@ class Stages:
         return class_directions(base, self.splits.train, self.splits.preprocessing)
 
     def _run(
-        self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss, number: int
+        self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss
     ) -> StageRun:
-        batches = self._batches(stage, number)
-        return StageRun(name, stage, network, loss, batches, self.checkpoints[name])
-
-    def _train(self, run: StageRun) -> dict[str, Any]:
-        return train_stage(run, self.settings, self.folder, self.processes, self.quiet)
+        settings, processes = self.settings, self.processes
+        augmentation = None if settings.augment is None else Augmentation(**settings.augment)
+        batches = Batches(
+            self.splits.train, self.splits.preprocessing, self._sample(name, stage), augmentation,
+            (settings.seed, NUMBERS[name]), processes.rank, processes.world,
+        )  # fmt: skip
+        return StageRun(
+            name, stage, settings, self.folder, processes, self.quiet, network, loss, batches,
+            self.checkpoints[name],
+        )  # fmt: skip
 
     def _loss(self, stage: Stage) -> MetricLoss:
         options = stage.loss_options
@@ -214,32 +218,25 @@ class Stages:
             )
         return EmbeddingNetwork(build_backbone({"name": "linear", "inputs": self._length()}), None)
 
-    def _batches(self, stage: Stage, number: int) -> Batches:
-        data, settings, processes = self.splits.train, self.settings, self.processes
-        augmentation = None if settings.augment is None else Augmentation(**settings.augment)
-        return Batches(
-            data, self.splits.preprocessing, self._sampler(data, stage, number), augmentation,
-            (settings.seed, number), processes.rank, processes.world,
-        )  # fmt: skip
-
-    def _sampler(self, data: LabelledItems, stage: Stage, number: int) -> Sampler:
-        seed = self.settings.seed * 2 + number
+    def _sample(self, name: str, stage: Stage) -> Sample:
+        seed, labels = self.settings.seed * 2 + NUMBERS[name], self.splits.train.labels
         if self.pairs is not None:
-            return PairSampler(self.pairs, stage.batch // 2, seed)
-        balanced = ClassBalancedSampler(data.labels, stage.classes, stage.items, seed)
-        return WithLabels(balanced, data.labels)
+            return PairSampler(self.pairs, stage.batch // 2, seed).batch
+        return ClassBalancedSampler(labels, stage.classes, stage.items, seed).labelled_batch
 
     def _validation(
         self, stage: Stage, active: int | None, ranker: EmbeddingNetwork | None
-    ) -> Validation | None:
-        data = self.splits.validation
+    ) -> Callable[[EmbeddingNetwork], dict[str, Any]] | None:
+        data, preprocessing = self.splits.validation, self.splits.preprocessing
         if len(data) < 2:
             return None
-        preprocessing, device = self.splits.preprocessing, self.processes.device
+        device, batch = self.processes.device, stage.batch
         ranking = None
         if ranker is not None and self.processes.first:  # the others wait while it validates
-            ranking = embed(ranker, data, preprocessing, device, stage.batch)
-        return Validation(data, preprocessing, device, active, ranking, stage.batch)
+            ranking = embed(ranker, data, preprocessing, device, batch)
+        return lambda network: validate(
+            network, data, preprocessing, device, active, ranking, batch
+        )
 
 
 def hash_start(
@@ -260,9 +257,8 @@ def hash_start(
         directions: of the classes, as ``train`` would get them.
         device: "auto", "cpu" or "cuda".
     """
-    ways = None if directions is None else np.asarray(directions)
-    stages = Stages(splits, settings, None, join_processes(device), None, True, ways)
-    stages.check(base, (HASH,))
+    stages = Stages(splits, settings, None, join_processes(device), None, True, directions)
+    stages.check(base)
     with torch.random.fork_rng():  # the caller's random numbers are left alone
         ranker, _ = stages.base(None, base)
         network, _ = stages.start(ranker, None)
@@ -302,11 +298,7 @@ def start_at_classes(
         InputError: fewer outputs than classes, or layers between the vectors and the last one.
     """
     classes = len(directions)
-    if network.outputs < classes:
-        raise InputError(
-            f'start is "classes", but there are {classes} classes for {network.outputs} '
-            'buckets; choose as many buckets at least, or start="random"'
-        )
+    _check_room(classes, network.outputs)
     assert isinstance(network.head, nn.Linear)
     if directions.shape[1] - base.outputs not in (0, 1):
         raise InputError(
@@ -321,6 +313,14 @@ def start_at_classes(
             rows = slice(copy * classes, (copy + 1) * classes)
             network.head.weight[rows] += weights
             network.head.bias[rows] = added
+
+
+def _check_room(classes: int, outputs: int) -> None:
+    if outputs < classes:
+        raise InputError(
+            f'start is "classes", but there are {classes} classes for {outputs} buckets; choose as '
+            'many buckets at least, or start="random"'
+        )
 
 
 def _scores(

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from flowhash.data import Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.settings import Settings
-from flowhash.learn.stages import BASE, Stages
+from flowhash.learn.stages import Stages
 from flowhash.learn.training.process_group import join_processes
-from flowhash.learn.training.run_folder import claim_folder, origin_of
+from flowhash.model_files import read_json, write_json
 from flowhash.networks import EmbeddingNetwork
+
+# What an unfinished run may go on with changed: a rate that was too high, a batch too large. The
+# rest decides what is learned, or the shape of what a checkpoint holds.
+STAGE_KEEPS = ("loss", "outputs", "optimiser", "start")
+RUN_KEEPS = ("backbone", "active", "rank", "seed")
 
 
 def train(
@@ -67,12 +75,10 @@ def train(
     processes = join_processes(device)
     if isinstance(base, Encoder):
         splits = _prepared_for(base, splits)
-    known = None if pairs is None else np.asarray(pairs)
-    ways = None if directions is None else np.asarray(directions)
-    stages = Stages(splits, settings, folder, processes, known, quiet, ways)
+    stages = Stages(splits, settings, folder, processes, pairs, quiet, directions)
     stages.check(base)
     if folder is not None:
-        claim_folder(folder, settings, origin_of(splits, base, known), processes)
+        _claim_folder(folder, stages, base)
         if (folder / "encoder" / "encoder.json").exists():
             return Encoder.load(folder / "encoder", backbone or _backbone_of(base))
     with _settled(splits):
@@ -80,7 +86,7 @@ def train(
         network, record = stages.base(backbone, base)
         hashed = stages.hash(network, backbone, record)
     ranker = network if settings.rank == "base" else None
-    names = splits.train.class_names if known is None else ()
+    names = splits.train.class_names if pairs is None else ()
     encoder = Encoder(ranker, hashed, splits.preprocessing, settings.active, names)
     if processes.first and folder is not None:
         encoder.save(folder / "encoder")
@@ -120,11 +126,9 @@ def train_base(
     if settings.base is None:
         raise InputError("the settings have no base stage; give settings with one to train it")
     folder = Path(folder)
-    processes = join_processes(device)
-    known = None if pairs is None else np.asarray(pairs)
-    stages = Stages(splits, settings, folder, processes, known, quiet)
-    stages.check(None, (BASE,))
-    claim_folder(folder, settings, origin_of(splits, None, known), processes)
+    stages = Stages(splits, settings, folder, join_processes(device), pairs, quiet)
+    stages.check(None, hashing=False)
+    _claim_folder(folder, stages, None)
     with _settled(splits):
         torch.manual_seed(settings.seed)
         network, _ = stages.base(backbone, None)
@@ -162,3 +166,82 @@ def _prepared_for(base: Encoder, splits: Splits) -> Splits:
 def _backbone_of(base: Encoder | EmbeddingNetwork | None) -> nn.Module | None:
     network = base.hash if isinstance(base, Encoder) else base
     return None if network is None else network.backbone
+
+
+def _claim_folder(folder: Path, stages: Stages, base: Encoder | EmbeddingNetwork | None) -> None:
+    """Take a new folder, or see that the run in it may go on with these settings and data.
+
+    Raises:
+        InputError: it holds a run that differs in what cannot be changed, or in anything at all if
+            it is finished; or a process does not see the folder.
+    """
+    settings, origin = stages.settings.to_json(), _origin_of(stages.splits, base, stages.pairs)
+    asked = json.loads(json.dumps({"settings": settings, "origin": origin}))
+    processes = stages.processes
+    path = folder / "settings.json"
+    finished = (folder / "encoder" / "encoder.json").exists()
+    if path.exists():
+        _compare(folder, read_json(path), asked, finished)
+    processes.wait()  # all have looked before the first one writes
+    if processes.first:
+        write_json(path, asked)
+    processes.wait()
+    if processes.any(not path.exists()):
+        raise InputError(
+            f"{folder} is not the same folder for all processes; it must be on a disk that they "
+            "share"
+        )
+
+
+def _compare(folder: Path, before: dict[str, Any], asked: dict[str, Any], finished: bool) -> None:
+    if before.get("origin") != asked["origin"]:
+        differs = [
+            name for name, value in asked["origin"].items()
+            if before.get("origin", {}).get(name) != value
+        ]  # fmt: skip
+        raise InputError(
+            f"{folder} holds a run on other data ({', '.join(differs)}); choose another folder"
+        )
+    # Fields that an older FlowHash did not have yet have their defaults.
+    one = json.loads(json.dumps(Settings.from_json(before["settings"]).to_json()))
+    other = asked["settings"]
+    if finished:
+        changed = [name for name in other if one.get(name) != other[name]]
+    else:
+        changed = [name for name in RUN_KEEPS if one.get(name) != other[name]]
+        for stage in ("base", "hash"):
+            was, now = one.get(stage) or {}, other[stage] or {}
+            names = (name for name in STAGE_KEEPS if was.get(name) != now.get(name))
+            changed += [f"{stage}.{name}" for name in names]
+    if changed:
+        raise InputError(
+            f"{folder} holds a run with other settings ({', '.join(sorted(changed))}); choose "
+            "another folder, or the same settings to go on with it"
+        )
+
+
+def _origin_of(
+    splits: Splits, base: Encoder | EmbeddingNetwork | None, pairs: NDArray[Any] | None
+) -> dict[str, Any]:
+    """What tells the data of two runs apart, without reading all items."""
+    fingerprint = None
+    if isinstance(base, Encoder):
+        fingerprint = base.fingerprint
+    elif base is not None:
+        fingerprint = _digest(value.detach().cpu().numpy() for value in base.state_dict().values())
+    arrays = splits.preprocessing.arrays()
+    return {
+        "items": len(splits.train),
+        "labels": _digest([splits.train.labels, splits.validation.labels]),
+        "preprocessing": _digest([arrays[name] for name in sorted(arrays)]),
+        "base": fingerprint,
+        "pairs": None if pairs is None else _digest([pairs]),
+    }
+
+
+def _digest(arrays: Iterable[NDArray[Any]]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from flowhash.networks.backbone_registry import (
+    from flowhash.networks.backbones import (
         BACKBONES as BACKBONES,
         build_backbone as build_backbone,
         custom_backbone as custom_backbone,
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     )
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.networks.backbone_registry import VECTOR_BACKBONES as VECTOR_BACKBONES
-    from flowhash.networks.embedding_network import (
+    from flowhash.networks.backbones import (
+        VECTOR_BACKBONES as VECTOR_BACKBONES,
         MirroredBackbone as MirroredBackbone,
+        PlainVectors as PlainVectors,
+    )
+    from flowhash.networks.embedding_network import (
         device_of as device_of,
+        run_networks as run_networks,
         unit_vectors as unit_vectors,
     )
-    from flowhash.networks.network_outputs import run_networks as run_networks
-    from flowhash.networks.vector_backbones import PlainVectors as PlainVectors
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

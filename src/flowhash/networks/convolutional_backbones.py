@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -95,9 +96,10 @@ class Residual(nn.Module):
     """
 
     def __init__(
-        self, width: int = 32, blocks: tuple[int, ...] = (1, 1, 1, 1), stem: int = 1
+        self, width: int = 32, blocks: Sequence[int] = (1, 1, 1, 1), stem: int = 1
     ) -> None:
         super().__init__()
+        blocks = tuple(blocks)
         if width < 1 or not blocks or min(blocks) < 1 or stem < 1:
             raise InputError(
                 f"width is {width}, blocks is {blocks}, stem is {stem}; expected positive numbers, "

@@ -1,1 +1,1 @@
-"""One stage while it trains: the loop, its checkpoints, log, folder, processes and validation."""
+"""One stage while it trains: the loop, its checkpoints, log, processes and validation."""

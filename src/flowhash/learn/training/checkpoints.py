@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,17 +58,23 @@ class Checkpoints:
             if old.name != file:
                 old.unlink(missing_ok=True)
 
+    def record(self, name: str, **entries: tuple[type, ...]) -> dict[str, Any] | None:
+        """The JSON record of a checkpoint, with these entries of these types; None without one."""
+        if not self.exists(name):
+            return None
+        record = read_sealed(self.path(name))
+        check_entries(self.path(name), record, entries)
+        return record
+
     def load(self, name: str) -> Checkpoint | None:
         """Read a checkpoint, or None where there is none yet.
 
         Raises:
             DamagedFileError: a file of it is damaged or missing; the message names it.
         """
-        if not self.exists(name):
+        record = self.record(name, step=(int,), tensors=(str,), sha256=(str,))
+        if record is None:
             return None
-        path = self.path(name)
-        record = read_sealed(path)
-        check_entries(path, record, {"step": (int,), "tensors": (str,), "sha256": (str,)})
         file = self.folder / Path(record["tensors"]).name
         return Checkpoint(record, read_tensors(file, record["sha256"]))
 
@@ -140,7 +145,7 @@ def best_validation(folder: Path) -> dict[str, Any] | None:
     Raises:
         DamagedFileError: the record of the checkpoint is damaged; the message names it.
     """
-    record = _record(folder, "best", {"step": (int,), "best": (dict,)})
+    record = Checkpoints(folder).record("best", step=(int,), best=(dict,))
     return None if record is None else {**record["best"], "step": record["step"]}
 
 
@@ -149,17 +154,5 @@ def training_seconds(folder: Path) -> float | None:
 
     Takes and raises what ``best_validation`` does.
     """
-    record = _record(folder, "last", {"seconds": (int, float)})
+    record = Checkpoints(folder).record("last", seconds=(int, float))
     return None if record is None else float(record["seconds"])
-
-
-def _record(
-    folder: Path, name: str, entries: Mapping[str, tuple[type, ...]]
-) -> dict[str, Any] | None:
-    checkpoints = Checkpoints(folder)
-    if not checkpoints.exists(name):
-        return None
-    path = checkpoints.path(name)
-    record = read_sealed(path)
-    check_entries(path, record, entries)
-    return record

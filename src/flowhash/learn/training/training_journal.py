@@ -7,42 +7,28 @@ import json
 import os
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from flowhash.progress_bars import make_bar
-
-PLAIN_SECONDS = 30.0  # between two lines where there is no terminal
-
-
-class NoJournal:
-    """Of a training without a folder: nothing is written."""
-
-    length = 0
-
-    def write(self, stage: str, step: int, values: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
+from flowhash.progress_bars import PLAIN_SECONDS, make_bar
 
 
 class Journal:
     """Appends one JSON object a line; a resumed run cuts off what came after its checkpoint.
 
     Args:
-        path: the file.
+        folder: of the run; TensorBoard's events go there too, where it is installed.
         length: where to go on, as a checkpoint recorded it; 0 starts anew.
-        tensorboard: a folder for TensorBoard's events, or None.
     """
 
-    def __init__(self, path: Path, length: int = 0, tensorboard: Path | None = None) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, length: int) -> None:
+        path = folder / "metrics.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.truncate(path, min(length, path.stat().st_size))
         self._file = path.open("ab")
-        self._board = None if tensorboard is None else _board(tensorboard)
+        self._board = _board(folder / "tensorboard")
 
     @property
     def length(self) -> int:
@@ -102,7 +88,7 @@ class Progress:
         self._began = self._said = time.monotonic()
 
     def __enter__(self) -> Progress:
-        if not self.quiet and sys.stderr.isatty():
+        if not self.quiet:
             self._bar = make_bar("MofNCompleteColumn", fact="{task.fields[facts]}")
         if self._bar is not None:
             self._task = self._bar.add_task(
@@ -111,12 +97,7 @@ class Progress:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -127,8 +108,8 @@ class Progress:
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
             share = (done - self.start) / (self._said - self._began)
-            left = (self.total - done) / share if share else 0.0
-            self.say(f"{self.title} {done}/{self.total}  {facts}  {_clock(left)} left")
+            left = timedelta(seconds=round((self.total - done) / share if share else 0.0))
+            self.say(f"{self.title} {done}/{self.total}  {facts}  {left} left")
 
     def say(self, line: str) -> None:
         """A line that stays."""
@@ -138,9 +119,3 @@ class Progress:
             self._bar.console.print(line, highlight=False)
         else:
             print(line, file=sys.stderr, flush=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -1,4 +1,4 @@
-"""The loop of one stage: steps, rates, validations, checkpoints, signals and troubles."""
+"""The loop of one stage: codes, steps, rates, validations, checkpoints, signals and troubles."""
 
 from __future__ import annotations
 
@@ -11,25 +11,91 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from flowhash.codes import assign_codes, class_means, item_objective, upper_bound_gap
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn.batch_coder import Coder
 from flowhash.learn.batches import Batches, TrainingBatch
 from flowhash.learn.losses import MetricLoss
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
 from flowhash.learn.training.process_group import Processes
-from flowhash.learn.training.training_journal import Journal, NoJournal, Progress
+from flowhash.learn.training.training_journal import Journal, Progress
 from flowhash.learn.training.validation import Best, in_words
 from flowhash.networks import EmbeddingNetwork
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass
+class Coder:
+    """Codes of a batch by minimum-cost flow, each batch started from the last one's prices.
+
+    Attributes:
+        active: k.
+        penalty: λ of the class problem.
+        prices: the buckets' prices after the last batch, or None; part of a checkpoint.
+        loads: how many classes chose each bucket since the last report, or None.
+        seconds: spent here since the last report.
+        objective: ĝ of the last batch.
+    """
+
+    active: int
+    penalty: float
+    prices: NDArray[np.float64] | None = None
+    loads: NDArray[np.int64] | None = None
+    seconds: float = 0.0
+    objective: float = 0.0
+
+    def codes(
+        self, embeddings: NDArray[np.float32], labels: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The code of each item [B, k]: that of its class, optimal for the batch (lines 3 and 4).
+
+        Args:
+            embeddings: f(x) of the global batch [B, d].
+            labels: [B].
+        """
+        start = time.perf_counter()
+        means, classes = class_means(embeddings, labels)
+        found = assign_codes(means, self.active, self.penalty, prices=self.prices)
+        self.prices, self.objective = found.prices, found.objective
+        counted = np.bincount(found.codes.ravel(), minlength=embeddings.shape[1])
+        self.loads = counted if self.loads is None else self.loads + counted
+        codes = found.codes[np.searchsorted(classes, labels)].astype(np.int64)
+        self.seconds += time.perf_counter() - start
+        return codes
+
+    def report(
+        self,
+        codes: NDArray[np.int64],
+        embeddings: NDArray[np.float32],
+        labels: NDArray[np.int64],
+    ) -> dict[str, float]:
+        """ĝ, g and M(θ) of the last batch, and how evenly buckets were chosen since the last call.
+
+        g is of the items with the penalty that makes m·ĝ + M its upper bound: λ / m.
+        """
+        items = len(labels) / len(np.unique(labels))
+        values = {
+            "class_objective": self.objective,
+            "item_objective": item_objective(codes, embeddings, labels, self.penalty / items),
+            "bound_gap": upper_bound_gap(embeddings, labels, self.active),
+        }
+        if self.loads is not None:
+            share = self.loads / max(1, self.loads.sum())
+            positive = share[share > 0]
+            values["buckets_used"] = float((self.loads > 0).mean())
+            values["buckets_effective"] = float(np.exp(-(positive * np.log(positive)).sum()))
+            values["largest_load"] = float(share.max())
+        self.loads, self.seconds = None, 0.0
+        return values
 
 
 @dataclass
@@ -39,6 +105,10 @@ class StageRun:
     Attributes:
         name: "base" or "hash".
         stage: its settings.
+        settings: of the whole run.
+        folder: of the whole run; without one there is no journal.
+        processes: those that train it together.
+        quiet: no progress on the terminal.
         network: what is trained; it is on the processes' device.
         loss: what is minimised.
         batches: what it is trained on.
@@ -50,6 +120,10 @@ class StageRun:
 
     name: str
     stage: Stage
+    settings: Settings
+    folder: Path | None
+    processes: Processes
+    quiet: bool
     network: EmbeddingNetwork
     loss: MetricLoss
     batches: Batches
@@ -59,139 +133,113 @@ class StageRun:
     before: int = 0
 
 
-def train_stage(
-    run: StageRun,
-    settings: Settings,
-    folder: Path | None,
-    processes: Processes,
-    quiet: bool = False,
-) -> dict[str, Any]:
+def train_stage(run: StageRun) -> dict[str, Any]:
     """Train one stage to its end, from its last checkpoint if there is one.
 
     The network ends with the weights of the best validation. Returns the last checkpoint's record.
-    Without a folder there is no journal.
 
     Raises:
         TrainingError: the loss is not finite, memory or another process is gone. The message names
             the last good checkpoint, from which the same call goes on.
         KeyboardInterrupt: Ctrl-C or SIGTERM; the state was saved first, the same call goes on.
     """
-    checkpoints = run.checkpoints
-    optimiser = make_optimiser(run.network, run.loss, run.stage)
-    state = _resume(checkpoints.load("last"), run, optimiser)
-    if state.step < run.stage.steps:
-        loop = _Loop(run, settings, folder, processes, optimiser, state, quiet)
-        with explained(checkpoints, processes, run.stage.batch):
+    loop = _Loop(run)
+    if loop.step < run.stage.steps:
+        with explained(run.checkpoints, run.processes, run.stage.batch):
             loop.train()
-    processes.wait()
-    best = checkpoints.load("best") or checkpoints.load("last")
-    last = checkpoints.load("last")
-    assert best is not None
+    run.processes.wait()
+    last = run.checkpoints.load("last")
     assert last is not None
+    best = run.checkpoints.load("best") or last
     run.network.load_state_dict(best.part("network"))
     return last.record
 
 
-@dataclass
-class _State:
-    """Where a stage is, beside its tensors."""
-
-    step: int = 0
-    journal: int = 0
-    seconds: float = 0.0
-    best: Best = dataclasses.field(default_factory=Best)
-
-
-def _resume(last: Checkpoint | None, run: StageRun, optimiser: torch.optim.Optimizer) -> _State:
-    if last is None:
-        return _State(journal=run.before)
-    record = last.record
-    try:
-        restore(last, run.network, run.loss, optimiser)
-    except (RuntimeError, IndexError) as error:
-        raise InputError(
-            f"the checkpoint of step {record['step']} does not fit the network: {error}; train "
-            "with the same network, or in another folder"
-        ) from error
-    if run.coder is not None and record["prices"] is not None:
-        run.coder.prices = np.array(record["prices"])
-        run.coder.loads = None if record["loads"] is None else np.array(record["loads"])
-    return _State(record["step"], record["journal"], record["seconds"], Best(**record["best"]))
-
-
 class _Loop:
-    """The moving parts of one stage while it runs."""
+    """One stage while it runs: where it is, and its moving parts."""
 
-    def __init__(
-        self,
-        run: StageRun,
-        settings: Settings,
-        folder: Path | None,
-        processes: Processes,
-        optimiser: torch.optim.Optimizer,
-        state: _State,
-        quiet: bool,
-    ) -> None:
-        self.run, self.settings, self.processes = run, settings, processes
-        self.checkpoints, self.optimiser, self.state = run.checkpoints, optimiser, state
-        self.network: nn.Module = processes.wrap(run.network)
-        self.journal: Journal | NoJournal | None = None
-        if processes.first and folder is None:
-            self.journal = NoJournal()
-        elif processes.first and folder is not None:
-            path = folder / "metrics.jsonl"
-            self.journal = Journal(path, state.journal, folder / "tensorboard")
-        self.progress = Progress(
-            f"{run.name} ({run.stage.loss})", run.stage.steps, state.step,
-            quiet or not processes.first,
-        )  # fmt: skip
-        self.since, self.logged = time.perf_counter(), state.step
+    def __init__(self, run: StageRun) -> None:
+        self.run = run
+        self.optimiser = make_optimiser(run.network, run.loss, run.stage)
+        self.step, self.seconds, self.best = 0, 0.0, Best()
+        self.journal: Journal | None = None
+        self.journal_start = run.before
         self.facts = ""  # of the last line of the journal, beside the bar
+        last = run.checkpoints.load("last")
+        if last is not None:
+            self._resume(last)
+
+    def _resume(self, last: Checkpoint) -> None:
+        record, coder = last.record, self.run.coder
+        try:
+            restore(last, self.run.network, self.run.loss, self.optimiser)
+        except (RuntimeError, IndexError) as error:
+            raise InputError(
+                f"the checkpoint of step {record['step']} does not fit the network: {error}; train "
+                "with the same network, or in another folder"
+            ) from error
+        if coder is not None and record["prices"] is not None:
+            coder.prices = np.array(record["prices"])
+            coder.loads = None if record["loads"] is None else np.array(record["loads"])
+        self.step, self.seconds = record["step"], record["seconds"]
+        self.journal_start, self.best = record["journal"], Best(**record["best"])
 
     def train(self) -> None:
         """All steps that are left."""
-        run, every = self.run, self.settings
-        self.network.train()
+        run, every = self.run, self.run.settings
+        network = run.processes.wrap(run.network).train()
         if run.stage.backbone_rate == 0:  # frozen: statistics of normalisation stay as they are too
             run.network.backbone.eval()
-        began = time.perf_counter() - self.state.seconds
-        with self._closing(), Interruption() as interruption, self.progress as progress:
-            for batch in run.batches.between(self.state.step, run.stage.steps):
+        self.progress = Progress(
+            f"{run.name} ({run.stage.loss})", run.stage.steps, self.step,
+            run.quiet or not run.processes.first,
+        )  # fmt: skip
+        self.since, self.logged = time.perf_counter(), self.step
+        began = self.since - self.seconds
+        with self._opened_journal(), Interruption() as interruption, self.progress as progress:
+            for batch in run.batches.between(self.step, run.stage.steps):
                 rate = set_rate(self.optimiser, run.stage, batch.step)
-                loss, embeddings, codes = self._step(batch)
-                done = self.state.step = batch.step + 1
-                self.state.seconds = time.perf_counter() - began
-                last = done == run.stage.steps
-                if done % every.log_every == 0 or last:
+                loss, embeddings, codes = self._step(network, batch)
+                self.step = batch.step + 1
+                self.seconds = time.perf_counter() - began
+                last = self.step == run.stage.steps
+                if self.step % every.log_every == 0 or last:
                     self._log(loss, rate, batch, embeddings, codes)
-                if run.validate is not None and (done % every.validate_every == 0 or last):
-                    self._validate()
-                    self.state.seconds = time.perf_counter() - began
-                stop = self.processes.any(interruption.asked)
-                if done % every.checkpoint_every == 0 or last or stop:
+                if run.validate is not None and (self.step % every.validate_every == 0 or last):
+                    self._validate(run.validate)
+                    self.seconds = time.perf_counter() - began
+                stop = run.processes.any(interruption.asked)
+                if self.step % every.checkpoint_every == 0 or last or stop:
                     self._save("last")
-                progress.step(done, f"loss {loss:.4f}  rate {rate:.1e}{self.facts}")
+                progress.step(self.step, f"loss {loss:.4f}  rate {rate:.1e}{self.facts}")
                 if stop:
                     raise KeyboardInterrupt
 
-    def _step(self, batch: TrainingBatch) -> tuple[float, Tensor, Any]:
+    @contextlib.contextmanager
+    def _opened_journal(self) -> Iterator[None]:
+        """The journal, which one process writes, and only where there is a folder."""
+        if self.run.folder is None or not self.run.processes.first:
+            yield
+            return
+        with contextlib.closing(Journal(self.run.folder, self.journal_start)) as self.journal:
+            yield
+
+    def _step(self, network: nn.Module, batch: TrainingBatch) -> tuple[float, Tensor, Any]:
         """One step of Algorithm 1: embed, solve for codes, and go down the loss (lines 3 to 6)."""
         run = self.run
         # Dropout depends on the step and the process, not on how the run came here.
-        seeds = np.random.SeedSequence([*run.batches.seed, batch.step, self.processes.rank])
+        seeds = np.random.SeedSequence([*run.batches.seed, batch.step, run.processes.rank])
         torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
-        embeddings = self.network(batch.inputs.to(self.processes.device))
-        embeddings = self.processes.gather(embeddings)
+        embeddings = network(batch.inputs.to(run.processes.device))
+        embeddings = run.processes.gather(embeddings)
         labels = torch.from_numpy(batch.labels).to(embeddings.device)
-        codes = None
+        codes, chosen = None, None
         if run.coder is not None:
             rows = embeddings.detach().float().cpu().numpy()
             refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
             codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
-            loss = run.loss(embeddings, labels, chosen)
-        else:
-            loss = run.loss(embeddings, labels)
+        loss = run.loss(embeddings, labels, chosen)
         value = float(loss.detach())
         refuse_infinite(value, "the loss", batch.step)
         self.optimiser.zero_grad(set_to_none=True)
@@ -202,14 +250,14 @@ class _Loop:
     def _log(
         self, loss: float, rate: float, batch: TrainingBatch, embeddings: Tensor, codes: Any
     ) -> None:
-        if self.journal is None:
+        if not self.run.processes.first:
             return
-        seconds, steps = time.perf_counter() - self.since, self.state.step - self.logged
+        seconds, steps = time.perf_counter() - self.since, self.step - self.logged
         values = {
             "loss": loss,
             "rate": rate,
             "items_per_second": steps * self.run.stage.batch / seconds,
-            "seconds": self.state.seconds,
+            "seconds": self.seconds,
         }
         if self.run.coder is not None:
             values["solver_share"] = self.run.coder.seconds / seconds
@@ -218,46 +266,41 @@ class _Loop:
             self.facts = (
                 f"  solver {values['solver_share']:.1%}  buckets {values['buckets_effective']:.0f}"
             )
-        self.journal.write(self.run.name, self.state.step, values)
-        self.since, self.logged = time.perf_counter(), self.state.step
+        self._write(values)
+        self.since, self.logged = time.perf_counter(), self.step
 
-    def _validate(self) -> None:
+    def _write(self, values: dict[str, Any]) -> None:
+        if self.journal is not None:
+            self.journal.write(self.run.name, self.step, values)
+
+    def _validate(self, validate: Callable[[EmbeddingNetwork], dict[str, Any]]) -> None:
         start = time.perf_counter()
-        if self.journal is not None and self.run.validate is not None:
-            values = self.run.validate(self.run.network)
-            self.journal.write(self.run.name, self.state.step, {"validation": True, **values})
-            self.progress.say(f"{self.run.name} step {self.state.step}: {in_words(values)}")
-            if self.state.best.improves(values):
+        if self.run.processes.first:
+            values = validate(self.run.network)
+            self._write({"validation": True, **values})
+            self.progress.say(f"{self.run.name} step {self.step}: {in_words(values)}")
+            if self.best.improves(values):
                 self._save("best")
-        self.processes.wait()
+        self.run.processes.wait()
         self.since += time.perf_counter() - start  # it counts in no step's time
 
     def _save(self, name: str) -> None:
-        if self.journal is None:
+        if not self.run.processes.first:
             return
         tensors = state_tensors(self.run.network, self.run.loss, self.optimiser)
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-            raise TrainingError(f"a weight is not finite after step {self.state.step}")
+            raise TrainingError(f"a weight is not finite after step {self.step}")
         coder = self.run.coder
-        prices = None if coder is None or coder.prices is None else coder.prices.tolist()
         record = {
             "stage": self.run.name,
-            "step": self.state.step,
-            "journal": self.journal.length,
-            "seconds": self.state.seconds,
-            "prices": prices,
+            "step": self.step,
+            "journal": 0 if self.journal is None else self.journal.length,
+            "seconds": self.seconds,
+            "prices": None if coder is None or coder.prices is None else coder.prices.tolist(),
             "loads": None if coder is None or coder.loads is None else coder.loads.tolist(),
-            "best": dataclasses.asdict(self.state.best),
+            "best": dataclasses.asdict(self.best),
         }
-        self.checkpoints.save(name, record, tensors)
-
-    @contextlib.contextmanager
-    def _closing(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            if self.journal is not None:
-                self.journal.close()
+        self.run.checkpoints.save(name, record, tensors)
 
 
 def make_optimiser(
@@ -357,11 +400,6 @@ class Interruption:
             raise KeyboardInterrupt
         self.asked = True
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -36,10 +36,19 @@ def embed(
     return np.concatenate([made for [made] in run_networks([network], batches, device)])
 
 
-class Validation:
-    """Searches every validation item among the others, through the table.
+def validate(
+    network: EmbeddingNetwork,
+    data: LabelledItems,
+    preprocessing: Preprocessing,
+    device: torch.device,
+    active: int | None = None,
+    ranking: NDArray[np.float32] | None = None,
+    batch: int = BATCH,
+) -> dict[str, Any]:
+    """Pr@1, SUF, NMI and bucket loads: every item is searched among the others, through the table.
 
     Args:
+        network: as it is.
         data: the validation split.
         preprocessing: what the network takes.
         device: where the network is.
@@ -47,37 +56,21 @@ class Validation:
         ranking: embeddings to rank by [n, dim]; None for the network's own outputs.
         batch: items that go through the network at once, at most.
     """
-
-    def __init__(
-        self,
-        data: LabelledItems,
-        preprocessing: Preprocessing,
-        device: torch.device,
-        active: int | None = None,
-        ranking: NDArray[np.float32] | None = None,
-        batch: int = BATCH,
-    ) -> None:
-        self.data, self.preprocessing, self.device = data, preprocessing, device
-        self.active, self.ranking, self.batch = active, ranking, batch
-
-    def __call__(self, network: EmbeddingNetwork) -> dict[str, Any]:
-        """Pr@1, SUF, NMI and bucket loads of the network as it is."""
-        made = embed(network, self.data, self.preprocessing, self.device, self.batch)
-        if self.active is None:
-            # One bucket that holds everything: the table's exact search, exhaustive.
-            found = search_quality(np.zeros((len(made), 1), np.float32), made, self.data.labels, 1)
-            return {"pr1": found.precision[1], "suf": 1.0}
-        ranking = made if self.ranking is None else self.ranking
-        found = search_quality(made, ranking, self.data.labels, self.active)
-        values: dict[str, Any] = {
-            "pr1": found.precision[1],
-            "suf": found.speed_up,
-            "largest_bucket": float(found.loads.max() / len(made)),
-            "empty_buckets": float((found.loads == 0).mean()),
-        }
-        if found.nmi is not None:
-            values["nmi"] = found.nmi
-        return values
+    made = embed(network, data, preprocessing, device, batch)
+    if active is None:
+        # One bucket that holds everything: the table's exact search, exhaustive.
+        found = search_quality(np.zeros((len(made), 1), np.float32), made, data.labels, 1)
+        return {"pr1": found.precision[1], "suf": 1.0}
+    found = search_quality(made, made if ranking is None else ranking, data.labels, active)
+    values: dict[str, Any] = {
+        "pr1": found.precision[1],
+        "suf": found.speed_up,
+        "largest_bucket": float(found.loads.max() / len(made)),
+        "empty_buckets": float((found.loads == 0).mean()),
+    }
+    if found.nmi is not None:
+        values["nmi"] = found.nmi
+    return values
 
 
 def in_words(values: dict[str, Any]) -> str:
