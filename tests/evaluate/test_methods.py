@@ -13,7 +13,6 @@ from hypothesis import example, given, settings, strategies as st
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from flowhash import stopwatch
 from flowhash.codes import topk_codes
 from flowhash.errors import InputError, MissingExtraError
 from flowhash.evaluate import (
@@ -29,7 +28,12 @@ from flowhash.evaluate import (
     TopDimensions,
     VectorQuantisation,
 )
-from flowhash.evaluate.comparison import faiss_index, methods as methods_room, methods as rooms
+from flowhash.evaluate.comparison import (
+    faiss_index,
+    methods as methods_room,
+    methods as rooms,
+    stopwatch,
+)
 from flowhash.evaluate.comparison.comparison import EncodedSource, run_all, some_buckets
 from flowhash.evaluate.comparison.methods import fit_centroids, fit_classifier
 

@@ -54,6 +54,10 @@ if TYPE_CHECKING:  # for other rooms and the benchmarks
         list_index as list_index,
     )
     from flowhash.evaluate.comparison.methods import fit_classifier as fit_classifier
+    from flowhash.evaluate.comparison.stopwatch import (
+        median_seconds as median_seconds,
+        seconds_of as seconds_of,
+    )
     from flowhash.evaluate.output.paper_figures import (
         measure_solver as measure_solver,
         solver_figure as solver_figure,

@@ -11,9 +11,9 @@ import typer
 from flowhash.cli import options
 from flowhash.cli.output import Output
 from flowhash.errors import InputError, MissingExtraError
+from flowhash.evaluate import seconds_of
 from flowhash.extras import require
 from flowhash.progress_bars import tracked
-from flowhash.stopwatch import seconds_of
 
 if TYPE_CHECKING:
     from flowhash.table import HashTable, Hits

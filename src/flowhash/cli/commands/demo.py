@@ -20,8 +20,8 @@ from flowhash.cli.locations import opened, writable
 from flowhash.cli.output import Output, count, require_evaluation, rows_table, stoppable
 from flowhash.data import NAMED
 from flowhash.errors import InputError, MissingExtraError, SolverError
+from flowhash.evaluate import median_seconds
 from flowhash.extras import require
-from flowhash.stopwatch import median_seconds
 
 if TYPE_CHECKING:
     import numpy as np

@@ -36,6 +36,7 @@ from flowhash.evaluate.comparison.methods import (
     Unpenalised,
     VectorQuantisation,
 )
+from flowhash.evaluate.comparison.stopwatch import median_seconds
 from flowhash.evaluate.results import METHODS, Buckets, Draws, Example, Row, method_order
 from flowhash.networks import EmbeddingNetwork
 from flowhash.quality import (
@@ -51,7 +52,6 @@ from flowhash.quality import (
     purity,
     scanned_variance,
 )
-from flowhash.stopwatch import median_seconds
 
 TOPS = (1, 4, 16)
 EXACT = 5_000  # queries that exhaustive search answers for recall@K, at most

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import MissingExtraError
+from flowhash.evaluate.comparison.stopwatch import median_seconds
 from flowhash.extras import require
-from flowhash.stopwatch import median_seconds
 from flowhash.threads import available_threads
 
 TOP = 16  # items that a timed search returns

@@ -17,6 +17,7 @@ import numpy as np
 
 from flowhash.codes import assign_codes, ortools_codes
 from flowhash.errors import InputError, MissingExtraError
+from flowhash.evaluate.comparison.stopwatch import seconds_of
 from flowhash.evaluate.output.report_charts import (
     BLUE,
     FILE_STYLE,
@@ -31,7 +32,6 @@ from flowhash.evaluate.output.report_charts import (
 from flowhash.evaluate.paper_numbers import PAPER_SOLVER_SECONDS
 from flowhash.evaluate.results import Row, active_counts, merge_seeds
 from flowhash.extras import require
-from flowhash.stopwatch import seconds_of
 
 EXTRA = "evaluate"
 SIZES = (64, 128, 256, 512)  # of the paper's Figure 2, for classes and buckets alike
