@@ -431,6 +431,70 @@ def test_two_writers_do_not_change_a_table_at_once(
     room.remove(address)
 
 
+def test_a_writer_that_looked_before_another_ended_takes_nothing_back(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read what the other had not finished; by now somebody was told of those items."""
+    with create_engine(address, buckets=1, dim=1) as one, open_engine(address, "r+") as two:
+        put = changing.put_points
+
+        def while_two_looks(*given: Any) -> None:
+            put(*given)
+            looked.append(two._now())
+
+        looked: list[Any] = []
+        monkeypatch.setattr(changing, "put_points", while_two_looks)
+        assert one.add([[0]] * 2, [[1], [2]]).tolist() == [0, 1]
+        monkeypatch.setattr(changing, "put_points", put)
+        assert looked[0].pending == (0, 2)
+        with monkeypatch.context() as patch:
+            patch.setattr(two, "_now", lambda: looked[0])
+            with pytest.raises(LockedTableError, match="is being changed by somebody else"):
+                two.add([[0]], [[3]])
+        assert sorted(item.id for item in one.sample(9, 0)[1]) == [0, 1]
+        assert two.add([[0]], [[3]]).tolist() == [2]
+        assert len(two) == 3
+
+
+def test_a_count_that_fails_after_a_change_is_made_again(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with create_engine(address, buckets=1, dim=1) as engine:
+        engine.add([[0]], [[1]])
+
+        def fails() -> int:
+            raise StorageError("gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_counted", fails)
+            with pytest.raises(StorageError, match="gone"):
+                engine.add([[0]] * 2, [[2], [3]])
+        assert engine.refresh()
+        assert len(engine) == engine.stats().items == 3
+
+
+def test_a_replica_that_lags_behind_stops_nobody(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know yet that this change has begun: nobody writes, it says."""
+    read = changing.read_marker
+    with create_engine(address, buckets=1, dim=1) as engine:
+        monkeypatch.setattr(
+            changing, "read_marker", lambda store: replace(read(store), writing="", pending=None)
+        )
+        assert engine.add([[0]], [[1]]).tolist() == [0]
+
+
+def test_a_writer_of_an_earlier_version_that_died_is_followed(address: str) -> None:
+    """Its mark has a time behind the name; ours has one too, which it can read."""
+    with create_engine(address, buckets=1, dim=1) as engine:
+        marker.set_facts(engine._store, writing="abc 1700000000.5", pending=(0, 2))
+        assert engine.add([[0]], [[1]]).tolist() == [0]
+        name, _, began = engine._token.partition(" ")
+        assert name
+        assert float(began) == 0
+
+
 def test_a_change_counts_on_from_what_it_read_itself(address: str) -> None:
     """Threads that search overwrite the facts of the table, also with older ones."""
     with create_engine(address, buckets=1, dim=1) as writer, open_engine(address) as reader:

@@ -490,10 +490,9 @@ class QueryBatcher:
     def _finish(
         self, loop: asyncio.AbstractEventLoop, batch: list[Waiting], job: asyncio.Future[Any]
     ) -> None:
-        try:
-            answers = job.result()
-        except BaseException as error:  # whatever it is, those who wait are told
-            answers = [error] * len(batch)
+        # Not raised here: its traceback would keep this frame, and with it the whole batch.
+        error = asyncio.CancelledError() if job.cancelled() else job.exception()
+        answers = job.result() if error is None else [error] * len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():
                 continue

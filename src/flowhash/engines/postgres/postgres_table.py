@@ -93,8 +93,9 @@ class PostgresTable(RemoteTable):
                     )
                 facts = read_facts(connection, names, address)
             assert facts is not None
+            table = cls(server, names, facts, writable=True)
             stack.pop_all()  # it stays open
-            return cls(server, names, facts, writable=True)
+            return table
 
     @classmethod
     def _open_stored(cls, place: str, writable: bool, encoder: str | None) -> PostgresTable:
@@ -108,8 +109,9 @@ class PostgresTable(RemoteTable):
                 facts = _ready(read_facts(connection, names, address), address)
                 permitted = writable and may_change(connection, names)
             check_encoder(facts.settings.encoder, encoder, address.shown)
+            table = cls(server, names, facts, writable, permitted)
             stack.pop_all()  # it stays open
-            return cls(server, names, facts, writable, permitted)
+            return table
 
     @staticmethod
     def exists(place: str) -> bool:

@@ -86,7 +86,8 @@ class QdrantTable(RemoteTable):
         self._store = store
         self._facts = facts
         self._writing = threading.RLock()
-        self._token = secrets.token_hex(8)
+        # Behind it earlier versions look for the time at which the change began: long ago.
+        self._token = f"{secrets.token_hex(8)} 0"
         self._count = self._counted()
 
     @classmethod
@@ -168,7 +169,7 @@ class QdrantTable(RemoteTable):
             with self._change(facts, begins, ends):
                 for number, some in enumerate(items.table.batches(self._at_once())):
                     if number:
-                        self._check_claim()
+                        self._check_claim(facts)
                     known = some.ids + facts.next_id if items.counted else some.ids
                     put_points(self._store, self._settings, replace(some, ids=known))
         return ids
@@ -441,26 +442,33 @@ class QdrantTable(RemoteTable):
             begins: facts that hold from the beginning of the change on.
             ends: facts that hold once it is made.
         """
+        now = read_marker(self._store)
+        if now is None or (now.change, now.writing) != (facts.change, facts.writing):
+            raise self._refusal()  # somebody began or ended a change since the facts were read
         set_facts(self._store, writing=self._token, **begins)
         yield
-        self._check_claim()
+        self._check_claim(facts)
         ended: dict[str, Any] = {"change": facts.change + 1, "writing": "", "pending": None, **ends}
         set_facts(self._store, **ended)
-        self._facts = replace(facts, **{**begins, **ended})
-        self._count = self._counted()
+        count = self._counted()  # first: should it fail, the next look finds another change
+        self._count, self._facts = count, replace(facts, **{**begins, **ended})
 
-    def _check_claim(self) -> None:
-        """Refuse to go on with a change after somebody else has begun one.
+    def _check_claim(self, began: CollectionFacts) -> None:
+        """Refuse to go on with a change after somebody else has begun one, or made one.
 
         Qdrant has no locks: of two writers the later one goes on, and what it does between this
-        look and the next request is not seen.
+        look and the next request is not seen. A replica that has not heard of this change yet says
+        that nobody writes.
         """
-        facts = read_marker(self._store)
-        if facts is None or facts.writing != self._token:
-            raise LockedTableError(
-                f"{self.address} is being changed by somebody else, too; a collection takes one "
-                "writer at a time. Do the same again when that one has ended"
-            )
+        now = read_marker(self._store)
+        if now is None or now.writing not in ("", self._token) or now.change != began.change:
+            raise self._refusal()
+
+    def _refusal(self) -> LockedTableError:
+        return LockedTableError(
+            f"{self.address} is being changed by somebody else, too; a collection takes one writer "
+            "at a time. Do the same again when that one has ended"
+        )
 
     def _refuse_strangers(self, items: HashTable) -> None:
         """Refuse a string whose point is another string's, should that ever happen."""

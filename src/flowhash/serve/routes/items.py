@@ -239,8 +239,10 @@ def _payload(item: NewItem, place: int) -> dict[str, Any] | None:
     return payload or None
 
 
-def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] | None:
-    """The ids to store; None lets the table count."""
+def _ids_of(
+    service: Service, given: list[int | str | None], field: str = "items.{}.id"
+) -> list[int | str] | None:
+    """The ids to store, which came in such a field; None lets the table count."""
     strings = service.table.id_kind != "int64"
     if all(item is None for item in given):
         return [uuid.uuid4().hex for _ in given] if strings else None
@@ -248,13 +250,13 @@ def _ids_of(service: Service, given: list[int | str | None]) -> list[int | str] 
         if not isinstance(item, str if strings else int):
             raise RequestError(
                 422,
-                f"items.{place}.id is {item!r:.80}; this table has {service.id_words} as ids. Give "
-                "every item one, or none",
+                f"{field.format(place)} is {item!r:.80}; this table has {service.id_words} as ids. "
+                "Give every item one, or none",
             )
         if isinstance(item, str) and CONTROL.search(item):
             raise RequestError(
                 422,
-                f"items.{place}.id is {item!r:.80}; control characters, such as line breaks, "
+                f"{field.format(place)} is {item!r:.80}; control characters, such as line breaks, "
                 "cannot stand in the path of an item. Leave them out",
             )
     return [item for item in given if item is not None]
@@ -266,7 +268,7 @@ async def _images(service: Service, request: Request) -> ItemBatch:
     size = service.image_size()
     files, texts = await read_form(request, options.timeout, options.max_batch, FORM_TEXTS)
     known = [service.id_of(text) if text else None for text in _spread(texts, "id", len(files))]
-    ids = _ids_of(service, known)
+    ids = _ids_of(service, known, "id")
     labels = _spread(texts, "label", len(files), one_for_all=True)
     names = _spread(texts, "name", len(files))
     images, deadline = [], service.deadline()

@@ -277,7 +277,7 @@ def keep(
 ) -> int:  # fmt: skip
     """Put a row into the sorted list of the ``best`` nearest, if it belongs there; its new length.
 
-    One place behind the list is scratch space, for who does not.
+    One place behind the list is scratch space, for a row that does not belong there.
     """
     index = size
     while index > 0 and (

@@ -254,7 +254,8 @@ def note(segment: Arrays, allowed: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Address and length of each array; valid as long as ``segment`` and ``allowed`` are kept."""
     entries = []
     for array in (*segment, allowed):
-        assert array.flags.carray, "arrays of a segment lie in one piece"
+        if not array.flags.carray:  # kernels get bare addresses: checked under python -O too
+            raise AssertionError("arrays of a segment lie in one piece")
         entries += [array.ctypes.data, array.shape[0]]
     return np.array([*entries, segment.highs.shape[1], segment.codes.shape[1]], np.int64)
 

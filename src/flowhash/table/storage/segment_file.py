@@ -109,7 +109,8 @@ def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> tuple[int, in
             data = np.ascontiguousarray(piece, entry.dtype).reshape(-1).view(np.uint8)
             summing.write(data)
             written += len(data)
-        assert written == entry.size, f"{entry.name}: {written} bytes, {entry.size} were announced"
+        if written != entry.size:
+            raise AssertionError(f"{entry.name}: {written} bytes, {entry.size} were announced")
     sums = summing.finish().astype("<u4")
     file.write(sums.tobytes())
     size = 8 + len(header) + total + sums.nbytes
