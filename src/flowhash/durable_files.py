@@ -164,6 +164,7 @@ def _new_file(path: Path) -> tuple[Path, IO[bytes]]:
     Then another is made, but not for ever, because a file system may count links in its own way.
     """
     for left in reversed(range(100)):
+        # Not by ``secrets``, which loads hashing: the command's help does not.
         new = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
         with _naming(path, new):
             file = new.open("xb")  # which never follows a link
@@ -344,7 +345,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
 def _locked(parent: Path, beginning: str) -> tuple[Path, IO[bytes]]:
     """A new folder that is ours for as long as its lock is held."""
     while True:
-        place = parent / f"{beginning}{os.urandom(4).hex()}"
+        place = parent / f"{beginning}{os.urandom(4).hex()}"  # as in _new_file, without secrets
         place.mkdir(mode=0o700)
         # Without a lock yet, it looks like a dead one to others, who may remove it.
         try:

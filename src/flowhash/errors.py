@@ -36,7 +36,6 @@ class Advice(enum.Enum):
     CREATE = "Use HashTable.create to make one"
     NEW_FOLDER = "give a new or empty folder, or use HashTable.open for a table that is there"
     ONE_WRITER = 'Close that one, or open this one with mode="r"'
-    OTHER_TABLE = "give another place for the table"
     ENCODE_FIRST = "encode other items first, with flowhash.bulk.encode"
     WITHOUT_RAY = "use LocalRunner to work in this process"
 

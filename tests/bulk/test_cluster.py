@@ -30,6 +30,7 @@ from flowhash.bulk import (
 )
 from flowhash.bulk.ray_runner import RayHead, connect, head_of
 from flowhash.bulk.runners import Done
+from flowhash.cli.output import in_words
 from flowhash.errors import DamagedFileError, InputError
 from flowhash.table import HashTable
 from flowhash.table.integrity import folder_faults
@@ -381,7 +382,7 @@ def test_an_address_that_does_not_answer(address: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("address", "told", "raised", "words"),
     [
-        ("auto", "", ConnectionError("set `--addr`"), "address auto finds no Ray cluster on this"),
+        ("auto", "", ConnectionError("set `--address`"), "address auto finds no Ray cluster on"),
         ("auto", "127.0.0.1:1", None, "at 127.0.0.1:1, which RAY_ADDRESS names: .*refused; start"),
         (
             "auto", "", RuntimeError("Version mismatch: it has:\n Ray: 9\nThis has:\n Ray: 2.6\n"),
@@ -404,3 +405,6 @@ def test_no_cluster_is_found(
     with pytest.raises(InputError, match=words) as error:
         connect(Ray, address, 2)
     assert "\n" not in str(error.value)
+    assert "--address" not in str(error.value)  # Ray's own option, which is none of ours
+    if address == "local":
+        assert in_words(error.value).endswith("leave --ray out to work in this process")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from flowhash.bulk import (
     index,
 )
 from flowhash.bulk.parquet_files import read_columns
+from flowhash.cli.output import in_words
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.changes import _repeated
@@ -204,8 +206,10 @@ def test_an_interrupt_of_an_earlier_version_is_not_guessed_about(
         opened.delete(range(5))
     token = json.loads((table / "_bulk" / "_plan.json").read_text())["token"]
     (table / "_bulk" / "_adopting.json").write_text(json.dumps({"token": token, "files": []}))
-    with pytest.raises(StorageError, match=r"an earlier FlowHash was interrupted .* restart=True"):
+    words = r"an earlier FlowHash was interrupted .* restart=True"
+    with pytest.raises(StorageError, match=words) as error:
         index(encoded, table, LocalRunner())
+    assert in_words(error.value).endswith("--restart")
     assert HashTable.open(table).stats().items == 15
     assert index(encoded, table, LocalRunner(), restart=True)[0] == 20
     assert not (table / "_bulk" / "_adopting.json").exists()
@@ -409,6 +413,35 @@ def test_a_table_that_does_not_fit(
         assert len(table) == 0
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda table: table.drop_columns(["embedding"]), "no column embedding, only id, code"),
+        (
+            lambda table: table.set_column(2, "embedding", pa.array([[0.5]] * 5)),
+            r"the column embedding has type list<.*expected lists of a fixed size",
+        ),
+        (
+            lambda table: table.set_column(1, "code", pa.array(range(5))),
+            "the column code has type int64; expected lists of a fixed size",
+        ),
+    ],
+)
+def test_a_file_that_is_written_anew_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Any, words: str
+) -> None:
+    encoded = Items(5).write(tmp_path / "encoded", [])
+    [file] = encoded.glob("*.parquet")
+
+    def read_late(*arguments: Any) -> Any:
+        pq.write_table(change(pq.read_table(file)), file)
+        return read_columns(*arguments)
+
+    monkeypatch.setattr(building, "read_columns", read_late)
+    with pytest.raises(InputError, match=rf"{re.escape(str(file))}.*{words}"):
+        index(encoded, tmp_path / "table", LocalRunner())
+
+
 def test_files_of_others(tmp_path: Path) -> None:
     items = Items(9)
     columns = {
@@ -418,8 +451,9 @@ def test_files_of_others(tmp_path: Path) -> None:
     }
     path = tmp_path / "own.parquet"
     pq.write_table(pa.table(columns), path)
-    with pytest.raises(InputError, match=r"give TableChoices\(buckets=...\)"):
+    with pytest.raises(InputError, match=r"give TableChoices\(buckets=...\)") as error:
         index(path, tmp_path / "table", LocalRunner())
+    assert in_words(error.value).endswith("give --buckets BUCKETS")
     index(
         path,
         tmp_path / "table",

@@ -160,7 +160,9 @@ def test_what_does_not_fit_is_refused(vectors: Path, address: str, flowhash: Com
     assert flowhash(*start).code == 0
     other = ("index", vectors / "other", vectors / "items.npz", "--to", address)
     flowhash(*other).mistake("was made with encoder")
-    flowhash(*start, "--metric", "cosine").mistake("metric=euclidean", "another --to")
+    flowhash(*start, "--metric", "cosine").mistake(
+        "metric=euclidean", "give another address, or leave out --metric"
+    )
     flowhash(*start, "--ids", "names").mistake("ids=numbers")
     query = vectors / "query.npy"
     flowhash("search", address, query, "--encoder", vectors / "other").mistake("encoder")

@@ -93,6 +93,15 @@ def test_draws_slice_like_the_batch(count: int, pad: int, seed: int) -> None:
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
+def test_pixels_are_the_same_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    augmentation, generator = Augmentation(2, cutout=3), np.random.default_rng(0)
+    images = generator.integers(0, 256, (7, 6, 6, 3), np.uint8)
+    draws = augmentation.draw(7, generator)
+    whole = augmentation.apply(images, draws)
+    monkeypatch.setattr("flowhash.data.augmentation.BLOCK", 3)
+    np.testing.assert_array_equal(augmentation.apply(images, draws), whole)
+
+
 def test_draws_cover_all_offsets_and_switches_change_nothing_else() -> None:
     draws = Augmentation(pad=2).draw(2000, np.random.default_rng(0))
     for column, values in ((0, 5), (1, 5), (2, 2)):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from flowhash.data.files.pickles import ALLOWED, read_pickle
+from flowhash.data.files.pickles import ALLOWED, _Unpickler, read_pickle
 from flowhash.errors import DamagedFileError
 from tests.data.builders import python2_pickle
 
@@ -79,6 +81,20 @@ def test_stand_ins_cannot_be_changed() -> None:
         opcodes = f"\x80\x02c{module}\n{name}\nN}}U\x01xK\x01s\x86b.".encode("latin1")
         with pytest.raises(DamagedFileError, match="state"):
             read_pickle(opcodes, "file")
+
+
+def test_bytes_are_released_without_a_collection() -> None:
+    content = pickle.dumps({"data": b"\xff" * 9}, 2)
+    assert b"_codecs" in content
+    gc.disable()
+    try:
+        unpickler = _Unpickler(content)
+        assert unpickler.load() == {"data": b"\xff" * 9}
+        alive = weakref.ref(unpickler)
+        del unpickler
+        assert alive() is None
+    finally:
+        gc.enable()
 
 
 def test_damaged_pickles_are_named() -> None:

@@ -62,6 +62,22 @@ def test_codes_are_what_the_names_say() -> None:
     assert (LearnedAlone(1).embeddings(side) == side.activations).all()
     assert (Exhaustive().activations(side) == 0).all()
     assert Exhaustive().k is None
+    assert InvertedLists(8, 10.0, itself=False, active=3).k == 3
+
+
+class Halved(Learned):
+    """A method of one's own, which a table shows under another k."""
+
+    name = "halved"
+
+    @property
+    def k(self) -> int | None:
+        return self.active // 2
+
+
+def test_a_method_of_ones_own_says_its_k() -> None:
+    trial = Comparison("test", clusters(60), None, 6).run(Halved(2))
+    assert (trial.row.method, trial.row.k) == ("halved", 1)
 
 
 @pytest.mark.parametrize("train", [False, True])

@@ -92,12 +92,12 @@ def test_what_is_trained_by_the_cpu_plan_mirrors_and_starts_at_the_classifier(
     trainings = Trainings(replace(plan, hash=still), splits, tmp_path, quiet=True)
     images = torch.from_numpy(splits.preprocessing(splits.test.take(np.arange(len(splits.test)))))
     encoder = trainings.encoder(1)
-    assert passes_of(trainings.base) == 2
-    for network in (trainings.base, encoder.hash):
+    assert passes_of(trainings.base()) == 2
+    for network in (trainings.base(), encoder.hash):
         with torch.no_grad():
             torch.testing.assert_close(network(images), network(images.flip(3)))
     made = encoder.encode(splits.test)
-    classes = trainings.classifier.scores(made.embeddings).argmax(axis=1)
+    classes = trainings.classifier().scores(made.embeddings).argmax(axis=1)
     assert (made.activations.argmax(axis=1) == classes).mean() > 0.8
 
 

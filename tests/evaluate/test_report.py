@@ -11,7 +11,12 @@ import pytest
 from PIL import Image
 
 from flowhash.errors import MissingExtraError
-from flowhash.evaluate.output.report_page import picture, render_report, write_report
+from flowhash.evaluate.output.report_page import (
+    picture,
+    render_report,
+    summarise,
+    write_report,
+)
 from flowhash.evaluate.output.result_grid import SPACE
 from flowhash.evaluate.results import METHODS, Buckets, Example, Report
 from tests.evaluate import report_pages as pages
@@ -93,6 +98,10 @@ def test_bold_and_intervals_are_those_of_the_rows() -> None:
     plain = render_report(Report("t", [table_row("vq"), table_row("flowhash", pr1=99.0)]))
     assert 'class="lead"' not in plain
     assert "nothing is bold" in plain
+
+
+def test_nothing_is_summarised_of_no_rows() -> None:
+    assert summarise([]) is None
 
 
 def test_the_summary_names_who_is_level() -> None:

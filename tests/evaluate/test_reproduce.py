@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from flowhash.cli.output import in_words
 from flowhash.data import Augmentation, LabelledItems, Splits
 from flowhash.data.item_sources import ArrayItems
 from flowhash.encoder import Encoder
@@ -244,14 +245,14 @@ def test_the_encoder_is_whole(finished: Finished, pictures: Splits, tmp_path: Pa
     found = encoder.encode(splits.test)
     kept = trainings.encoded(splits.test, "test", encoder.hash)
     np.testing.assert_allclose(found.activations, kept, atol=1e-5)
-    ranked = trainings.encoded(splits.test, "test", trainings.base)
+    ranked = trainings.encoded(splits.test, "test", trainings.base())
     np.testing.assert_allclose(found.embeddings, ranked, atol=1e-5)
     encoder.save(tmp_path / "encoder")
     again = Encoder.load(tmp_path / "encoder")
     assert again.fingerprint == encoder.fingerprint
     # The classifier is stage 1's: after its few steps it does better than chance, 1 of 20.
-    embeddings = trainings.encoded(splits.train, "train", trainings.base)
-    scores = trainings.classifier.scores(embeddings)
+    embeddings = trainings.encoded(splits.train, "train", trainings.base())
+    scores = trainings.classifier().scores(embeddings)
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.12
 
 
@@ -260,7 +261,7 @@ def test_the_start_is_what_algorithm_1_begins_with(
 ) -> None:
     plan = make_plan("cifar100", "triplet", "cpu", 0, pictures.train.classes)
     trainings = Trainings(plan, pictures, tmp_path / "seed-0", quiet=True)
-    assert trainings.classifier.weights.size  # fitted, before anything is watched
+    assert trainings.classifier().weights.size  # fitted, before anything is watched
     begun: list[Any] = []
     original = stages_room.train_stage
 
@@ -301,16 +302,20 @@ def test_a_base_without_classes_gets_a_classifier(pictures: Splits, tmp_path: Pa
     )  # fmt: skip
     splits = pictures
     trainings = Trainings(replace(plan, base=settings, hash=settings), splits, tmp_path, quiet=True)
-    classifier = trainings.classifier
+    classifier = trainings.classifier()
     assert classifier.weights.shape == (splits.train.classes, 8)
-    scores = classifier.scores(trainings.encoded(splits.train, "train", trainings.base))
+    scores = classifier.scores(trainings.encoded(splits.train, "train", trainings.base()))
     assert (scores.argmax(axis=1) == splits.train.labels).mean() > 0.3
     assert trainings.encoder(1).active == 1
 
 
 def test_refuses_what_is_no_experiment(pictures: Splits, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no cpu preset for imagenet32"):
+    with pytest.raises(InputError, match=r"no cpu preset for imagenet32") as error:
         make_plan("imagenet32", "npairs", "cpu")
+    assert str(error.value).endswith('Choose preset="paper"')
+    assert in_words(error.value).endswith("Choose --preset paper")
+    with pytest.raises(InputError, match="no stage 1; give a trunk, a base, or both"):
+        replace(make_plan("cifar100", "npairs", "paper"), base=None)
     with pytest.raises(InputError, match='choose "paper", "method" or "cpu"'):
         make_plan("cifar100", "npairs", "gpu")
     with pytest.raises(InputError, match="no method preset for imagenet32"):

@@ -20,6 +20,7 @@ from flowhash.encoder import Encoder
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn import Schedule, Settings, Stage, train
 from flowhash.learn.batches import THREAD
+from flowhash.learn.training.training_journal import Progress
 from flowhash.model_files import read_json, read_tensors
 from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
 from tests.learn import trainer
@@ -451,6 +452,14 @@ def test_settings_that_do_not_fit_are_said(
     settings = replace(settings, hash=replace(settings.hash, **changes))
     with pytest.raises(InputError, match=message):
         train(clouds(), settings, tmp_path, quiet=True)
+
+
+def test_time_left_is_in_hours(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    seconds = (26 * 60 + 3) * 60 + 4
+    clock = iter((0.0, 60.0, 60.0))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    Progress("base", 60 + seconds).step(60, "")
+    assert capsys.readouterr().err.endswith("  26:03:04 left\n")
 
 
 def test_progress_is_said_where_there_is_no_terminal(tmp_path: Path, capsys: Any) -> None:

@@ -68,10 +68,12 @@ def read_columns(path: Path, names: list[str] | None = None) -> Any:
 
     Raises:
         DamagedFileError: it is missing or damaged; the message names it.
+        InputError: it has no such columns: it was written anew since :func:`open_encoded`.
     """
     parquet = require("pyarrow.parquet", "parquet")
     checked = {"page_checksum_verification": True}
     with naming_damage(path), parquet.ParquetFile(path, **checked) as file:
+        _check_columns(path, file.schema_arrow, names or ())
         return file.read(columns=names)
 
 
@@ -103,7 +105,8 @@ def naming_damage(path: Path) -> Iterator[None]:
 
 
 def rows_of(path: Path, name: str, column: Any, dtype: Any) -> NDArray[Any]:
-    """A column of lists, of the length that ``open_encoded`` has seen, as an array [n, width]."""
+    """A column of lists of a fixed size as an array [n, width]."""
+    width = _width(path, name, column.type)  # again: the file may have been written anew
     column = column.combine_chunks()
     values = column.flatten()
     if column.null_count or values.null_count:
@@ -116,7 +119,7 @@ def rows_of(path: Path, name: str, column: Any, dtype: Any) -> NDArray[Any]:
             f"{path}: the column {name} holds {numbers.dtype}, not {np.dtype(dtype)}; write it "
             "with the right type"
         )
-    return np.require(numbers, dtype, ["C"]).reshape(len(column), column.type.list_size)
+    return np.require(numbers, dtype, ["C"]).reshape(len(column), width)
 
 
 @dataclass(frozen=True)
@@ -153,12 +156,7 @@ def open_encoded(place: Path, wanted: Sequence[str]) -> EncodedFiles:
     heads = [(path, *read_head(path)) for path in files]
     first, schema, _, facts, _ = heads[0]
     for path, other, _, noted, _ in heads:
-        missing = [name for name in wanted if name not in other.names]
-        if missing:
-            raise InputError(
-                f"{path} has no column {missing[0]}, only {', '.join(other.names) or 'none'}; "
-                "expected files of `flowhash bulk encode`"
-            )
+        _check_columns(path, other, wanted)
         differs = [
             name for name in ALIKE
             if name in schema.names
@@ -177,6 +175,15 @@ def open_encoded(place: Path, wanted: Sequence[str]) -> EncodedFiles:
         _id_kind(first, schema), facts.get("buckets"), facts.get("encoder"),
         all("payload" in other.names for _, other, *_ in heads), bool(facts.get("moved")),
     )  # fmt: skip
+
+
+def _check_columns(path: Path, schema: Any, wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in schema.names]
+    if missing:
+        raise InputError(
+            f"{path} has no column {missing[0]}, only {', '.join(schema.names) or 'none'}; "
+            "expected files of `flowhash bulk encode`"
+        )
 
 
 def _files(place: Path) -> list[Path]:
@@ -202,18 +209,21 @@ def _files(place: Path) -> list[Path]:
 
 
 def _widths(path: Path, schema: Any) -> dict[str, int]:
+    return {
+        name: _width(path, name, schema.field(name).type)
+        for name in ("code", "embedding", "buckets")
+        if name in schema.names
+    }
+
+
+def _width(path: Path, name: str, kind: Any) -> int:
     arrow = require("pyarrow", "parquet")
-    found = {}
-    for name in ("code", "embedding", "buckets"):
-        if name in schema.names:
-            kind = schema.field(name).type
-            if not arrow.types.is_fixed_size_list(kind):
-                raise InputError(
-                    f"{path}: the column {name} has type {kind}; expected lists of a fixed size, "
-                    "such as fixed_size_list<float>[64]"
-                )
-            found[name] = int(kind.list_size)
-    return found
+    if not arrow.types.is_fixed_size_list(kind):
+        raise InputError(
+            f"{path}: the column {name} has type {kind}; expected lists of a fixed size, such as "
+            "fixed_size_list<float>[64]"
+        )
+    return int(kind.list_size)
 
 
 def _id_kind(path: Path, schema: Any) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -49,7 +49,10 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
         own = get_type_hints(group, include_extras=True)
         plain += [
             inspect.Parameter(
-                one.name, parameter.KEYWORD_ONLY, default=one.default, annotation=own[one.name]
+                one.name,
+                parameter.KEYWORD_ONLY,
+                default=parameter.empty if one.default is MISSING else one.default,
+                annotation=own[one.name],
             )
             for one in fields(group)
         ]

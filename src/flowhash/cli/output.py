@@ -27,11 +27,10 @@ ADVICE = {
     Advice.CREATE: "`flowhash index --out` makes one",
     Advice.NEW_FOLDER: "give a new or empty folder",
     Advice.ONE_WRITER: "Close that one first, or serve with --read-only",
-    Advice.OTHER_TABLE: "give another --to or --out",
     Advice.ENCODE_FIRST: "items that are not encoded yet need --encoder",
     Advice.WITHOUT_RAY: "leave --ray out to work in this process",
 }
-OPTIONS = {"address": "ray"}
+OPTIONS = {"address": "ray"}  # the argument of RayRunner
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from flowhash.errors import InputError
 LARGEST_PAD = 16383  # twice of it is an offset, which is stored as int16
 # A cut-out's middle is drawn in units of a side's 32768th, because draws do not know the size.
 CUTOUT_UNITS = 32768
+BLOCK = 1_000  # images whose pixels are floats at once
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,16 @@ class Augmentation:
         was taken away, as the paper does.
         """
         images, draws = self.checked(images, draws)
-        none, once = (np.full(images.shape[1:], value, np.float32) for value in (0, 1))
-        out = np.empty(images.shape, np.float32)
-        normalise_crop_flip(
-            images, draws, self.pad, self.cutout, np.float32(1), none, once, out
-        )  # fmt: skip
-        return out.astype(np.uint8)
+        mean, inverse = (np.full(images.shape[1:], value, np.float32) for value in (0, 1))
+        out = np.empty_like(images)
+        for start in range(0, len(images), BLOCK):
+            some = slice(start, start + BLOCK)
+            made = np.empty(images[some].shape, np.float32)
+            normalise_crop_flip(
+                images[some], draws[some], self.pad, self.cutout, np.float32(1), mean, inverse, made
+            )
+            out[some] = made
+        return out
 
     def checked(self, images: Any, draws: Any) -> tuple[NDArray[np.uint8], NDArray[np.int16]]:
         """Images and draws in the form the compiled passes take.

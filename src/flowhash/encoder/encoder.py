@@ -325,9 +325,7 @@ class Encoder:
         count = 0
         for part in parts:
             rows = slice(count, count + len(part))
-            some = {
-                name: None if values is None else values[rows] for name, values in given.items()
-            }
+            some = {name: values[rows] for name, values in given.items()}
             added.append(table.add(part.codes, part.embeddings, **some, encoder=part.fingerprint))
             count += len(part)
         _check_lengths(given, count, "the items were added")

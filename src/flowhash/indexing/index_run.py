@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flowhash.data import Collection
 from flowhash.engines import RemoteEngine, engine_exists, hidden, open_any
-from flowhash.errors import Advice, ChangedNotesError, DamagedFileError, InputError, StorageError
+from flowhash.errors import Argument, ChangedNotesError, DamagedFileError, InputError, StorageError
 from flowhash.indexing.table_notes import SOURCE, TableNotes, source_note
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable
@@ -72,13 +72,13 @@ def open_table(
             if isinstance(out, Path) or not engine_exists(out):
                 raise
             # Somebody else has made it this moment.
-    place = str(out) if isinstance(out, Path) else hidden(out)
+    place, other = (str(out), "folder") if isinstance(out, Path) else (hidden(out), "address")
     table = open_any(out, "r+", encoder=encoder.fingerprint)
     if choices.distribute and not getattr(table, "distributed", False):
         table.close()
         raise InputError(
-            f"{place} is there already and is not distributed; leave distribute out, or",
-            Advice.OTHER_TABLE,
+            f"{place} is there already and is not distributed; give another address, or leave out",
+            Argument("distribute"),
         )
     for name, value in wanted.items():
         has = getattr(table, name)
@@ -88,8 +88,8 @@ def open_table(
             chosen = {kind: name for name, kind in ID_KINDS.items()}
             raise InputError(
                 f"{place} is there already and has {choice}={chosen.get(has, has)}, not "
-                f"{chosen.get(value, value)}; leave {choice} out, or",
-                Advice.OTHER_TABLE,
+                f"{chosen.get(value, value)}; give another {other}, or leave out",
+                Argument(choice),
             )
     return table
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from flowhash.data import Augmentation, LabelledItems, Preprocessing
 from flowhash.learn.samplers import share
 
-AHEAD = 3
+AHEAD = 3  # batches that are made before they are asked for
 THREAD = "flowhash-batches"  # name of the thread that makes them
 # Positions and labels of the global batch of a step, a pure function of the step.
 Sample = Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]

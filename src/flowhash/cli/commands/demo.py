@@ -222,7 +222,7 @@ def _show_pixels(active: int, penalty: float) -> None:
         "against the average.\n"
     )
     _print_maps(console, found)
-    _print_table(console, means, found)
+    _print_table(console, found)
     _print_bound(console, pixels, digits.target, active, penalty)
     _print_race(console, means, active, penalty)
     _print_search(console, pixels, digits.target, active)
@@ -263,9 +263,7 @@ def _print_maps(console: Console, found: list[tuple[float, codes.Assignment]]) -
     console.print("[dim]a number is a digit that holds the pixel; two or more: they share it[/]\n")
 
 
-def _print_table(
-    console: Console, means: NDArray[np.float64], found: list[tuple[float, codes.Assignment]]
-) -> None:
+def _print_table(console: Console, found: list[tuple[float, codes.Assignment]]) -> None:
     table = require("rich.table", "demo").Table(
         title="Which codes are optimal", title_justify="left"
     )

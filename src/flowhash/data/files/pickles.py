@@ -95,27 +95,36 @@ class _Refused(pickle.UnpicklingError):
     """A pickle named something that is not a stand-in."""
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, content: bytes) -> None:
-        super().__init__(io.BytesIO(content), encoding="bytes")
-        self.spare = len(content)  # bytes that may be made yet: one text can be encoded twice
+class _Encode:
+    """In place of _codecs.encode, by which Python 3 writes bytes for Python 2."""
 
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("_codecs", "encode"):
-            return _StandIn(self._encode)
-        try:
-            return ALLOWED[module, name]
-        except KeyError:
-            raise _Refused(f"{module}.{name}") from None
+    __slots__ = ("spare",)
 
-    def _encode(self, text: Any, encoding: Any) -> bytes:
-        """In place of _codecs.encode, by which Python 3 writes bytes for Python 2."""
+    def __init__(self, spare: int) -> None:
+        self.spare = spare  # bytes that may be made yet: one text can be encoded twice
+
+    def __call__(self, text: Any, encoding: Any) -> bytes:
         if not isinstance(text, str) or _text(encoding) != "latin1":
             raise pickle.UnpicklingError("an encoding other than latin1")
         self.spare -= len(text)
         if self.spare < 0:
             raise pickle.UnpicklingError("more bytes than it has itself")
         return text.encode("latin1")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        # Not a method of this one: the memo would hold it, and all bytes, until a collection.
+        self.encode = _StandIn(_Encode(len(content)))
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self.encode
+        try:
+            return ALLOWED[module, name]
+        except KeyError:
+            raise _Refused(f"{module}.{name}") from None
 
 
 def read_pickle(content: bytes, name: str) -> dict[str, Any]:

@@ -96,13 +96,10 @@ class Method(ABC):
 
     Args:
         active: k.
-        length: "raw" or "unit" to rank by the base embedding in its other length, ``Side.other``,
-            which has that; None ranks by the embedding itself.
 
     Attributes:
         name: a key of ``flowhash.evaluate.METHODS``.
         active: k, buckets an item lies in.
-        k: as a table shows it; None without buckets.
         probe: buckets a query opens; None for k.
         passes: forward passes of a network a query.
         computes: whether activations are computed in the search, not by a network before it.
@@ -115,13 +112,15 @@ class Method(ABC):
     computes = False
     own_vectors = False
 
-    def __init__(self, active: int = 1, length: str | None = None) -> None:
-        self.active, self.length = active, length
-        self.k: int | None = active
+    def __init__(self, active: int = 1) -> None:
+        self.active = active
         self.probe: int | None = None
         self.note = ""
-        if length is not None:
-            self.name, self.own_vectors, self.note = f"{self.name}-{length}", True, RECALL_NOTE
+
+    @property
+    def k(self) -> int | None:
+        """As a table shows it; None without buckets."""
+        return self.active
 
     def fit(self, database: Side, queries: Side) -> None:  # noqa: B027  most have nothing to fit
         """Prepare for a table that will hold ``database``."""
@@ -132,10 +131,30 @@ class Method(ABC):
 
     def embeddings(self, side: Side) -> NDArray[np.float32]:
         """What items are ranked by [n, dim]: the base embedding."""
-        return side.embeddings if self.length is None else side.given("other")
+        return side.embeddings
 
 
-class Exhaustive(Method):
+class _OfEitherLength(Method):
+    """Ranks by the base embedding, or by it in its other length.
+
+    Args:
+        active: k.
+        length: "raw" or "unit" to rank by ``Side.other``, which has that length; None ranks by the
+            embedding itself.
+    """
+
+    def __init__(self, active: int, length: str | None) -> None:
+        super().__init__(active)
+        self.length = length
+        if length is not None:
+            self.name, self.own_vectors, self.note = f"{self.name}-{length}", True, RECALL_NOTE
+
+    def embeddings(self, side: Side) -> NDArray[np.float32]:
+        """The base embedding in the chosen length."""
+        return super().embeddings(side) if self.length is None else side.given("other")
+
+
+class Exhaustive(_OfEitherLength):
     """The base embedding, all items scanned: one bucket that holds everything.
 
     Args:
@@ -146,7 +165,11 @@ class Exhaustive(Method):
 
     def __init__(self, length: str | None = None) -> None:
         super().__init__(1, length)
-        self.k = None
+
+    @property
+    def k(self) -> int | None:
+        """It has no buckets."""
+        return None
 
     def activations(self, side: Side) -> NDArray[np.float32]:
         """One bucket for all."""
@@ -163,7 +186,7 @@ class TopDimensions(Method):
         return np.ascontiguousarray(side.embeddings, np.float32)
 
 
-class VectorQuantisation(Method):
+class VectorQuantisation(_OfEitherLength):
     """VQ: k-means with d centroids; an item lies in the buckets of its k nearest.
 
     Args:
@@ -248,7 +271,12 @@ class InvertedLists(VectorQuantisation):
         known: KnownCentroids | None = None,
     ) -> None:
         super().__init__(1, buckets, None, seed, known)
-        self.scanned, self.itself, self.k = scanned, itself, active
+        self.scanned, self.itself, self.beside = scanned, itself, active
+
+    @property
+    def k(self) -> int | None:
+        """Of the method that it is set beside."""
+        return self.beside
 
     def fit(self, database: Side, queries: Side) -> None:
         """Find centroids, and how many lists to open."""

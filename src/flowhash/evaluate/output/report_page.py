@@ -152,8 +152,10 @@ def summarise(merged: Sequence[MergedRow]) -> str | None:
     """The sentence of one searched table, whose rows are in order of k: at FlowHash's smallest.
 
     A baseline with a higher Pr@1 is named: the summary is for those who read nothing else, and
-    must not leave out the rival.
+    must not leave out the rival. None where there is nothing to say.
     """
+    if not merged:
+        return None
     exhaustive = next((each for each in merged if each.k is None), None)
     best = next((each for each in merged if each.method == "flowhash"), None)
     where = WHERE.get(merged[0].table, f"In the {merged[0].table} table")

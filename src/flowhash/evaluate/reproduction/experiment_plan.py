@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flowhash.errors import InputError
+from flowhash.errors import Argument, InputError
 from flowhash.evaluate.paper_numbers import Experiment, paper_experiment
 from flowhash.learn import Schedule, Settings, preset
 
@@ -99,6 +99,9 @@ class ExperimentPlan:
         classifier: stage 2 of the rival, a softmax over the classes from the same base; None where
             the classifier is linear on the base embedding.
         free: whether every k is trained with λ = 0 too.
+
+    Raises:
+        InputError: there is neither a trunk nor a base.
     """
 
     experiment: Experiment
@@ -111,6 +114,10 @@ class ExperimentPlan:
     mirrored: bool = False
     classifier: Settings | None = None
     free: bool = False
+
+    def __post_init__(self) -> None:
+        if self.trunk is None and self.base is None:
+            raise InputError("the plan has no stage 1; give a trunk, a base, or both")
 
     @property
     def kind(self) -> str:
@@ -150,8 +157,8 @@ def make_plan(
         raise InputError(f'the preset is {name!r}; choose "paper", "method" or "cpu"')
     if name != "paper" and data != "cifar100":
         raise InputError(
-            f"there is no {name} preset for {data}: two cores would take days. Choose --preset "
-            "paper"
+            f"there is no {name} preset for {data}: two cores would take days. Choose",
+            Argument("preset", '"paper"'),
         )
     if name == "cpu":
         return _cpu_plan(experiment, seed, classes, unseen)

@@ -127,7 +127,7 @@ class _Run:
         """Train what is missing, then search each table: its items, and what is asked or None."""
         for k in self.experiment.active:
             self.trainings.encoder(k)
-        _ = self.trainings.tuned_classifier  # trained where it is first asked for
+        self.trainings.tuned_classifier()
         for k in self.experiment.active:
             self.trainings.free(k)
         for table, (items, queries) in tables.items():
@@ -158,8 +158,8 @@ class _TrainedSource(EncodedSource):
         self, trainings: Trainings, items: LabelledItems, name: str, queries: LabelledItems | None
     ) -> None:
         self.trainings, self.items, self.name, self.asked = trainings, items, name, queries
-        self.other_length = "raw" if trainings.base.unit else "unit"
-        self.scored_apart = trainings.tuned_classifier is not None
+        self.other_length = "raw" if trainings.base().unit else "unit"
+        self.scored_apart = trainings.tuned_classifier() is not None
 
     def sides(self, active: int | None) -> tuple[Side, Side | None]:
         asked = None if self.asked is None else self._side(self.asked, "test", active)
@@ -169,7 +169,7 @@ class _TrainedSource(EncodedSource):
         if self.items is self.trainings.splits.train:
             return None
         items = self.trainings.splits.train
-        return Side(self.trainings.encoded(items, "train", self.trainings.base), items.labels)
+        return Side(self.trainings.encoded(items, "train", self.trainings.base()), items.labels)
 
     def encoder(self, active: int | None) -> Encoder:
         return self.trainings.encoder(active or self.trainings.plan.experiment.active[0])
@@ -180,7 +180,7 @@ class _TrainedSource(EncodedSource):
 
         trainings = self.trainings
         side = Side(
-            np.asarray(made(trainings.base)), items.labels,
+            np.asarray(made(trainings.base())), items.labels,
             scores=trainings.scores(items, name), other=made(trainings.other_length()),
         )  # fmt: skip
         if active is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,25 @@ from flowhash.learn import (
     training_seconds,
 )
 from flowhash.networks import EmbeddingNetwork, MirroredBackbone, build_backbone
+
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+def _once(
+    method: Callable[Concatenate[Trainings, Given], Made],
+) -> Callable[Concatenate[Trainings, Given], Made]:
+    """What the method makes of its arguments is kept in the instance."""
+
+    @wraps(method)
+    def found(trainings: Trainings, /, *given: Given.args, **named: Given.kwargs) -> Made:
+        place = (method.__name__, given, *named.items())
+        if place not in trainings.made:
+            trainings.made[place] = method(trainings, *given, **named)
+        made: Made = trainings.made[place]
+        return made
+
+    return found
 
 
 class Trainings:
@@ -59,30 +79,27 @@ class Trainings:
         self.encodings = Encodings(folder / "encoded", splits.preprocessing, device, quiet)
         if first is not None:
             self.encodings = first.encodings
-        self._encoders: dict[int, Encoder] = {}
-        self._starts: dict[int, EmbeddingNetwork] = {}
-        self._free: dict[int, EmbeddingNetwork] = {}
+        self.made: dict[Any, Any] = {}  # by the method and its arguments
 
     @property
     def base_folder(self) -> Path:
         """Where stage 1 of this loss is."""
         return self.folder / "trunk" if self.plan.base is None else self.own / "base"
 
-    @cached_property
+    @_once
     def base(self) -> EmbeddingNetwork:
         """The base network: the trunk, or a last layer of this loss on it, or one without trunk."""
         if self.first is not None:
-            return self.first.base
+            return self.first.base()
         if self.plan.base is None:
-            assert self.trunk is not None
-            return self.trunk
-        if self.trunk is None:
+            return self._needed_trunk()
+        if self.plan.trunk is None:
             return self._stage_1(self.splits, self.plan.base, self.own / "base")
         return self._whole(
-            self._stage_1(self._features, _linear(self.plan.base), self.own / "base")
+            self._stage_1(self._features(), _linear(self.plan.base), self.own / "base")
         )
 
-    @cached_property
+    @_once
     def trunk(self) -> EmbeddingNetwork | None:
         """Stage 1 that other losses share; None if the plan has none."""
         if self.plan.trunk is None:
@@ -90,26 +107,28 @@ class Trainings:
         trained = self._stage_1(self.splits, self.plan.trunk, self.folder / "trunk")
         return mirrored(trained) if self.plan.mirrored else trained
 
+    def _needed_trunk(self) -> EmbeddingNetwork:
+        trunk = self.trunk()
+        assert trunk is not None  # callers know that the plan has one
+        return trunk
+
     def _stage_1(self, splits: Splits, settings: Settings, folder: Path) -> EmbeddingNetwork:
         return train_base(splits, settings, folder, device=self.device, quiet=self.quiet)
 
+    @_once
     def encoder(self, active: int) -> Encoder:
         """The base with the hash network of one k."""
-        if active not in self._encoders:
-            settings = replace(self.plan.hash, active=active)
-            self._encoders[active] = self._stage_2(settings, f"k{active}")
-        return self._encoders[active]
+        return self._stage_2(replace(self.plan.hash, active=active), f"k{active}")
 
+    @_once
     def free(self, active: int) -> EmbeddingNetwork | None:
         """The hash network of one k that was trained with λ = 0; None if the plan has none."""
         if not self.plan.free:
             return None
-        if active not in self._free:
-            settings = replace(self.plan.hash, active=active, penalty=0.0)
-            self._free[active] = self._stage_2(settings, f"k{active}-free").hash
-        return self._free[active]
+        settings = replace(self.plan.hash, active=active, penalty=0.0)
+        return self._stage_2(settings, f"k{active}-free").hash
 
-    @cached_property
+    @_once
     def tuned_classifier(self) -> EmbeddingNetwork | None:
         """The classifier that was fine-tuned from the base; None if the plan has none."""
         if self.plan.classifier is None:
@@ -120,34 +139,29 @@ class Trainings:
         """Algorithm 1 from the base, backbone and all; on a trunk the last layer alone."""
         folder = self.own / name
         given: dict[str, Any] = {"device": self.device, "quiet": self.quiet}
-        if self.trunk is None:
-            return train(self.splits, settings, folder, base=self.base, **given)
+        if self.plan.trunk is None:
+            return train(self.splits, settings, folder, base=self.base(), **given)
         learned = train(
-            self._features, _linear(settings), folder, base=_last_layer(self.base),
-            directions=self.classifier.weights, **given,
+            self._features(), _linear(settings), folder, base=_last_layer(self.base()),
+            directions=self.classifier().weights, **given,
         )  # fmt: skip
         return Encoder(
-            self.base, self._whole(learned.hash), self.splits.preprocessing, settings.active,
+            self.base(), self._whole(learned.hash), self.splits.preprocessing, settings.active,
             self.splits.train.class_names,
         )  # fmt: skip
 
+    @_once
     def start(self, active: int) -> EmbeddingNetwork | None:
         """The hash network of one k before its first step; None where it is drawn at random."""
         settings = replace(self.plan.hash, active=active)
         if settings.hash.start != "classes":
             return None
-        if active not in self._starts:
-            if self.trunk is None:
-                made = hash_start(self.splits, settings, self.base, device=self.device)
-            else:
-                base, ways = _last_layer(self.base), self.classifier.weights
-                made = self._whole(
-                    hash_start(self._features, _linear(settings), base, ways, self.device)
-                )
-            self._starts[active] = made
-        return self._starts[active]
+        if self.plan.trunk is None:
+            return hash_start(self.splits, settings, self.base(), device=self.device)
+        base, ways = _last_layer(self.base()), self.classifier().weights
+        return self._whole(hash_start(self._features(), _linear(settings), base, ways, self.device))
 
-    @cached_property
+    @_once
     def classifier(self) -> Linear:
         """Scores of classes from base embeddings.
 
@@ -160,18 +174,19 @@ class Trainings:
             unit = nn.functional.normalize(weights.part("loss")["weight"])
             return Linear(unit.cpu().numpy(), np.zeros(len(unit), np.float32))
         items = self.splits.train
-        embeddings = self.encoded(items, "train", self.base)
+        embeddings = self.encoded(items, "train", self.base())
         return fit_classifier(embeddings, items.labels, items.classes, self.plan.hash.seed)
 
     def scores(self, items: LabelledItems, name: str) -> NDArray[np.float32]:
         """Of the classes for a split [n, classes]: the rival's, or a linear classifier's."""
-        if self.tuned_classifier is not None:
-            return self.encoded(items, name, self.tuned_classifier)
-        return self.classifier.scores(self.encoded(items, name, self.base))
+        rival = self.tuned_classifier()
+        if rival is not None:
+            return self.encoded(items, name, rival)
+        return self.classifier().scores(self.encoded(items, name, self.base()))
 
     def other_length(self) -> EmbeddingNetwork:
         """The base whose outputs have length one where it has them raw, and the reverse."""
-        other = copy.copy(self.base)
+        other = copy.copy(self.base())
         other.unit = not other.unit
         return other
 
@@ -181,21 +196,21 @@ class Trainings:
         """A network's outputs for a split [n, outputs]; kept in the folder."""
         return self.encodings.outputs(items, name, network)
 
-    @cached_property
+    @_once
     def _features(self) -> Splits:
         """Train and validation as features of the trunk's backbone, augmented copies too."""
-        assert self.trunk is not None
         items, held_out, seed = self.splits.train, self.splits.validation, self.plan.hash.seed
-        parts = [self.encodings.features(items, "train", self.trunk)]
+        trunk = self._needed_trunk()
+        parts = [self.encodings.features(items, "train", trunk)]
         if self.plan.hash.augment is not None:
             augmentation = Augmentation(**self.plan.hash.augment)
             parts += [
                 self.encodings.features(
-                    items, f"train-{seed}-{number}", self.trunk, augmentation, (seed, number)
+                    items, f"train-{seed}-{number}", trunk, augmentation, (seed, number)
                 )
                 for number in range(1, self.plan.copies + 1)
             ]
-        validation = self.encodings.features(held_out, "validation", self.trunk)
+        validation = self.encodings.features(held_out, "validation", trunk)
         labels = np.tile(items.labels, len(parts))
         return Splits(
             _vectors(np.concatenate(parts), labels, items),
@@ -206,8 +221,7 @@ class Trainings:
 
     def _whole(self, last_layer: EmbeddingNetwork) -> EmbeddingNetwork:
         """The trunk, from images, with a last layer that was learned from features."""
-        assert self.trunk is not None
-        return _with_backbone(copy.deepcopy(self.trunk.backbone), last_layer)
+        return _with_backbone(copy.deepcopy(self._needed_trunk().backbone), last_layer)
 
     def seconds(self) -> dict[str, float]:
         """How long each training ran, interruptions left out, by its name."""

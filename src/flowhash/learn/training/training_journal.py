@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,8 @@ class Progress:
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
             share = (done - self.start) / (self._said - self._began)
-            left = timedelta(seconds=round((self.total - done) / share if share else 0.0))
+            minutes, seconds = divmod(round((self.total - done) / share if share else 0.0), 60)
+            left = f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"  # hours, also above 24
             self.say(f"{self.title} {done}/{self.total}  {facts}  {left} left")
 
     def say(self, line: str) -> None:
