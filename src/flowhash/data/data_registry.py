@@ -25,14 +25,12 @@ class NamedData(NamedTuple):
 
     Attributes:
         opener: the function that opens it, as "module:function" under ``flowhash.data.sets``.
-        about: what it is, in a line of help.
         in_folder: whether its files lie in a folder, which is said by ``folder=``.
         draw: of vectors that can be seen, the function that makes an image of one, like ``opener``.
         download: whether ``download=True`` fetches it.
     """
 
     opener: str
-    about: str
     in_folder: bool = True
     draw: str | None = None
     download: bool = False
@@ -41,14 +39,11 @@ class NamedData(NamedTuple):
 NAMED = {
     "digits": NamedData(
         "handwritten_digits:digits",
-        "1,797 handwritten digits, which come with scikit-learn",
         in_folder=False,
         draw="handwritten_digits:draw_digit",
     ),
-    "cifar100": NamedData(
-        "cifar:cifar100", "60,000 images of 32 × 32 pixels in 100 classes", download=True
-    ),
-    "imagenet32": NamedData("imagenet:imagenet32", "ImageNet in 32 × 32 pixels, 1,000 classes"),
+    "cifar100": NamedData("cifar:cifar100", download=True),
+    "imagenet32": NamedData("imagenet:imagenet32"),
 }
 
 

@@ -9,7 +9,6 @@ from flowhash.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from flowhash.indexing.index_run import (
         IndexRun as IndexRun,
-        ResumableIndexing as ResumableIndexing,
         TableChoices as TableChoices,
         open_table as open_table,
     )

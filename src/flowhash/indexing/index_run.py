@@ -225,9 +225,6 @@ class IndexRun:
         self.done = done
 
 
-ResumableIndexing = IndexRun  # as it was called
-
-
 def _digest(collection: Collection, source: Sequence[str]) -> str:
     """What tells collections apart: their source, and the names of their files or their number."""
     digest = hashlib.sha256(json.dumps([list(source), len(collection)]).encode())
