@@ -38,13 +38,13 @@ async def read_body(request: Request, timeout: float) -> bytes | None:
     Raises:
         RequestError: 408 if it does not come, 413 if it is too large, 415 for any other type.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _content_type(request)
     if kind == "multipart/form-data":
         return None
     if kind != "application/json":
         came = f"Content-Type is {kind[:100]!r}" if kind else "there is no Content-Type"
         raise RequestError(415, f"{came}; expected application/json or multipart/form-data")
-    with _arrival(timeout):
+    with _Arrival(timeout):
         first = await request.receive()
         pieces = [first.get("body", b"")]
         if first.get("more_body", False):  # most come in one piece
@@ -146,7 +146,7 @@ async def read_form(
     images: list[tuple[str | None, bytes]] = []
     texts: dict[str, list[str]] = {}
     try:
-        with _arrival(timeout):
+        with _Arrival(timeout):
             async with request.form(max_files=most, max_fields=FIELDS) as form:
                 for name, value in form.multi_items():
                     if not isinstance(value, UploadFile):
@@ -171,32 +171,45 @@ async def read_form(
     return images, texts
 
 
-@contextmanager
-def _arrival(timeout: float) -> Iterator[None]:
+def _content_type(request: Request) -> str:
+    """Without parameters; Starlette's Headers cost as much as the rest of this function."""
+    for name, value in request.scope["headers"]:
+        if name == b"content-type":
+            kind: str = value.decode("latin-1").partition(";")[0].strip().lower()
+            return kind
+    return ""
+
+
+class _Arrival:
     """Gives a body only so much time. Standard ones cost as much as the rest of a short request."""
-    task, late = asyncio.current_task(), False
-    assert task is not None
 
-    def stop() -> None:
-        nonlocal late
-        late = True
-        task.cancel()
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._late = False
 
-    timer = asyncio.get_running_loop().call_later(timeout, stop)
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        if not late:
-            raise
-        if hasattr(task, "uncancel"):  # from Python 3.11
-            task.uncancel()
-        raise RequestError(
-            408, f"the body did not come within {timeout:g} s; send it again, faster or smaller"
-        ) from error
-    except ClientDisconnect as error:
-        raise RequestError(400, "the client left before its body had come") from error
-    finally:
-        timer.cancel()
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._timeout, self._stop)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: Any
+    ) -> None:
+        self._timer.cancel()
+        if self._late and kind is asyncio.CancelledError:
+            if self._task is not None and hasattr(self._task, "uncancel"):  # from Python 3.11
+                self._task.uncancel()
+            raise RequestError(
+                408,
+                f"the body did not come within {self._timeout:g} s; send it again, faster or "
+                "smaller",
+            ) from error
+        if kind is ClientDisconnect:
+            raise RequestError(400, "the client left before its body had come") from error
+
+    def _stop(self) -> None:
+        self._late = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 def too_deep(value: Any, left: int = DEPTH) -> bool:

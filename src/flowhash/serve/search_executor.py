@@ -295,7 +295,8 @@ class SearchExecutor:
         answer = SearchAnswer(
             len(self._table), round(found.milliseconds, 4), [], exhaustive=beside, damaged=lost
         )
-        yield answer.json_around("answers")[0]
+        head_of_all, tail_of_all = answer.json_around("answers")
+        yield head_of_all
         for row in range(start, start + len(query)):
             line = QueryAnswer(
                 hits=[],
@@ -308,7 +309,7 @@ class SearchExecutor:
             for number, piece in enumerate(self._hits(query, found, row, lost)):
                 yield b"," + piece if number else piece
             yield tail
-        yield answer.json_around("answers")[1]  # with all that was lost
+        yield answer.json_around("answers")[1] if lost else tail_of_all
 
     def _hits(
         self, query: SearchQuery, found: BatchHits, row: int, lost: list[int | str]
