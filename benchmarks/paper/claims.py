@@ -10,7 +10,7 @@ excludes zero.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from flowhash.evaluate import (
     lead_over,
     paper_rows,
     read_rows,
+    signed,
 )
 
 LOSSES = ("triplet", "npairs")
@@ -90,7 +91,7 @@ def precision_claim(loss: str, groups: Groups, k: int) -> Claim:
                 gap = mean(ours, field) - mean(groups[rival, table, None], field)
                 name = f"Pr@{field.removeprefix('pr')}"
                 shown = "" if lead is None else f" ({between(*lead)})"
-                words.append(f"{table} {name} − {METHODS[rival]} {gap:+.2f}{shown}")
+                words.append(f"{table} {name} − {METHODS[rival]} {signed(gap)}{shown}")
     return Claim(
         f"{loss}, k = {k}: more precise than exhaustive search (Tables 1 and 2)",
         verdict(leads), "; ".join(words), command(loss),
@@ -245,8 +246,7 @@ HEAD = """\
 # What the paper claims, and what was found here
 
 Written by `python -m benchmarks.paper.claims`; do not edit by hand. The paper's method on the real
-CIFAR-100, with a smaller network and fewer steps than the paper's
-([triplet](cifar100-triplet-method.md), [npairs](cifar100-npairs-method.md) say how it differs),
+CIFAR-100, with a smaller network and fewer steps than the paper's (how it differs: {pages}),
 {seeds}. Where a verdict rests on *intervals*: shown means that every difference the claim is about
 has a 95 % interval above zero, contradicted that every one lies below. Where it rests on *values*,
 which have no interval: shown means that all of them are as claimed, contradicted that none is.
@@ -257,17 +257,21 @@ Anything else is not shown.
 """
 
 
-def page(found: Sequence[Claim], seeds: int) -> str:
+def page(found: Sequence[Claim], losses: Iterable[str], seeds: int) -> str:
     """As Markdown."""
     lines = [
         f"| {each.says} | **{each.verdict}** | {each.basis} | {each.figure} | {each.command} |"
         for each in found
     ]
-    head = HEAD.format(seeds="one seed" if seeds == 1 else f"{seeds} seeds")
+    head = HEAD.format(
+        pages=", ".join(f"[{loss}](cifar100-{loss}-method.md)" for loss in losses),
+        seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+    )
     return head + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    read = {loss: read_rows(RESULTS / f"cifar100-{loss}-method.json") for loss in LOSSES}
+    files = {loss: RESULTS / f"cifar100-{loss}-method.json" for loss in LOSSES}
+    read = {loss: read_rows(file) for loss, file in files.items() if file.exists()}
     seeds = max(len({row.seed for row in rows}) for rows in read.values())
-    (RESULTS / "paper-claims.md").write_text(page(claims(read, RESULTS), seeds), "utf-8")
+    (RESULTS / "paper-claims.md").write_text(page(claims(read, RESULTS), read, seeds), "utf-8")

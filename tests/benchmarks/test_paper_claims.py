@@ -54,7 +54,7 @@ def test_verdicts_follow_from_the_intervals(
     assert bases[says] == ("contradicted", "values")
     (says,) = [says for says in bases if "a higher NMI" in says]
     assert bases[says] == ("shown", "values")
-    text = claims.page(found, 1)
+    text = claims.page(found, ["triplet"], 1)
     assert text.count("\n| ") == len(found) + 1
     assert "one seed" in text
 
