@@ -350,12 +350,17 @@ def test_the_method_from_nothing_to_files(short: None, pictures: Splits, tmp_pat
     assert not (runs / "seed-1-on-0" / "triplet" / "base").exists()
     assert found["exhaustive", "test", None, 0].pr1 == found["exhaustive", "test", None, 1].pr1
     folders = [runs / name / "triplet" for name in ("seed-0", "seed-1-on-0")]
-    for name in ("k1", "k2-free", "classifier"):
+    for name in ("k1", "k2"):
         one, other = (Encoder.load(folder / name / "encoder") for folder in folders)
         assert one.base is not None
         assert other.base is not None
         assert torch.equal(one.base.head.weight, other.base.head.weight)
         assert not torch.equal(one.hash.head.weight, other.hash.head.weight)
+    # The rivals that are trained are seed 0's.
+    assert {path.name for path in folders[1].iterdir()} == {"k1", "k2"}
+    for method in ("classifier", "flowhash-free"):
+        for k in (1, 2):
+            assert found[method, "test", k, 0].pr1 == found[method, "test", k, 1].pr1
     # λ = 0 is trained with no penalty, and with nothing else changed; the rival has the classes.
     for k in (1, 2):
         settings = [json.loads((runs / "seed-0" / "triplet" / name / "settings.json").read_text())

@@ -38,7 +38,10 @@ def reproduce(
     ] = "cpu",
     seeds: Annotated[int, typer.Option(min=1, help="How many trainings, with seeds 0, 1, …")] = 1,
     one_base: Annotated[
-        bool, typer.Option("--one-base", help="All seeds share stage 1 of seed 0.")
+        bool,
+        typer.Option(
+            "--one-base", help="All seeds share stage 1 of seed 0, its classifier and its λ = 0."
+        ),
     ] = False,
     unseen: Annotated[
         bool | None,

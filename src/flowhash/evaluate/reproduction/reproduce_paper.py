@@ -29,9 +29,11 @@ from flowhash.networks import EmbeddingNetwork
 
 UNSEEN_SHARE = 0.2
 ONE_BASE_WORDS = (
-    "All seeds share the base of seed 0: they differ in the last layer's start and the batches of "
-    "stage 2 (and in where k-means starts), not in stage 1. Where unseen classes are searched, "
-    "each seed has other ones, and a base of its own."
+    "All seeds share the base of seed 0, and its rivals that are trained, the classifier and "
+    "λ = 0: they differ in the last layer's start and the batches of FlowHash's stage 2 (and in "
+    "where k-means starts), not in stage 1. So the interval of a difference to one of these rivals "
+    "has the seeds of FlowHash in it, not the rival's. Where unseen classes are searched, each "
+    "seed has other ones, and a base and rivals of its own."
 )
 
 
@@ -61,7 +63,8 @@ def reproduce(
         folder: for networks and their outputs.
         preset: "paper", "method" or "cpu".
         seeds: how many trainings, with seeds 0, 1, …
-        one_base: train stage 1 with seed 0 only; the other seeds are of the stages on it.
+        one_base: train stage 1, the classifier and λ = 0 with seed 0 only; the other seeds are of
+            FlowHash's stage 2.
         unseen: whether to train on four fifths of the classes too and search the others; by
             default with the preset cpu only, where that is short.
         device: "auto", "cpu" or "cuda".

@@ -61,7 +61,8 @@ class Trainings:
         folder: of this seed; a trunk in it serves all losses.
         device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
-        first: the trainings of another seed, whose base serves here too; None trains one.
+        first: the trainings of another seed, whose base and trained rivals serve here too; None
+            trains them.
     """
 
     def __init__(
@@ -123,6 +124,8 @@ class Trainings:
     @_once
     def free(self, active: int) -> EmbeddingNetwork | None:
         """The hash network of one k that was trained with λ = 0; None if the plan has none."""
+        if self.first is not None:
+            return self.first.free(active)
         if not self.plan.free:
             return None
         settings = replace(self.plan.hash, active=active, penalty=0.0)
@@ -131,6 +134,8 @@ class Trainings:
     @_once
     def tuned_classifier(self) -> EmbeddingNetwork | None:
         """The classifier that was fine-tuned from the base; None if the plan has none."""
+        if self.first is not None:
+            return self.first.tuned_classifier()
         if self.plan.classifier is None:
             return None
         return self._stage_2(self.plan.classifier, "classifier").hash
