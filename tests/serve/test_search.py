@@ -67,6 +67,12 @@ def test_vectors_are_searched_as_the_encoder_searches_them(servers: Servers) -> 
         assert_hits(alone["answers"][0], expected, row)
         assert {hit["payload"] for hit in alone["answers"][0]["hits"]} == {None}
         assert {hit["buckets"] for hit in alone["answers"][0]["hits"]} == {None}
+    # Few hits without payloads are written in one go, as above; so many piece by piece.
+    many = server.search(vectors=vectors.tolist(), top=7, payloads=False)
+    few = server.search(vectors=vectors[:9].tolist(), top=7, payloads=False)
+    assert many["answers"][:9] == few["answers"]
+    for row in range(40):
+        assert_hits(many["answers"][row], expected, row)
 
 
 @settings(max_examples=60)

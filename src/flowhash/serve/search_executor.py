@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE = 64  # more would need more memory, and gain nothing
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
-LONG = 256  # hits with payloads: an answer with more is written in that line, too
+LONG = 256  # hits: with payloads an answer of more is written in that line, too; without them
+# one of no more is written in one go, not piece by piece
 REPEATS = 3  # of a search whose time is compared; the fastest counts
 PIECE = 1 << 17  # bytes of hits, about, that are in memory before they are written
 LINE = 256  # bytes of a hit without its payload, about
@@ -155,7 +156,12 @@ class SearchQuery:
 
     def is_long(self) -> bool:
         """Whether its answer may have so many payloads that writing it takes long."""
-        return self.payloads and len(self) * self.top > LONG
+        return self.payloads and self.most_hits > LONG
+
+    @property
+    def most_hits(self) -> int:
+        """That its answer may have."""
+        return len(self.rows) * self.top
 
 
 @dataclass(eq=False)
@@ -167,12 +173,16 @@ class BatchHits:
         payload_at: reads the payload of a hit, by row and column, with the bytes that it takes;
             payloads may be large, so that they are read one by one while the answer is written.
         opened: the buckets that each query opened.
+        counts: of the hits of each query.
+        scanned: items, by each query.
         milliseconds: that the table took.
     """
 
     hits: Hits
     payload_at: PayloadAt
     opened: list[list[int]]
+    counts: list[int]
+    scanned: list[int]
     milliseconds: float
 
 
@@ -215,15 +225,14 @@ class SearchExecutor:
         first = queries[0]  # how the table is searched is the same for all of them
         order, embeddings = self._prepared(queries)
         found = self._find(first, order, embeddings)
-        self._metrics.searched(len(embeddings), int(found.hits.scanned.sum()))
+        self._metrics.searched(len(embeddings), sum(found.scanned))
         # What is compared is alone, and beside the same kernel with every bucket open.
         beside = self._find_everywhere(first, embeddings) if first.compare else None
         answers: list[bytes | BaseException] = []
         start = 0
         for query in queries:
             try:
-                pieces = self._written(query, found, start, beside)
-                answers.append(self._outbox.collect(pieces))
+                answers.append(self._outbox.collect(self._pieces(query, found, start, beside)))
             except RequestError as error:  # too large; without what it has led through
                 answers.append(error.with_traceback(None))
             start += len(query)
@@ -265,7 +274,10 @@ class SearchExecutor:
             hits.buckets = buckets_at(state, places, table.active)
             payload_at = _payloads_in(state, places)
         lines = zip(order.tolist(), hits.opened.tolist(), strict=True)
-        return BatchHits(hits, payload_at, [line[:count] for line, count in lines], min(times))
+        return BatchHits(
+            hits, payload_at, [line[:count] for line, count in lines], hits.counts.tolist(),
+            hits.scanned.tolist(), min(times),
+        )  # fmt: skip
 
     def _find_everywhere(
         self, query: SearchQuery, embeddings: NDArray[np.float32]
@@ -287,29 +299,45 @@ class SearchExecutor:
         ranked = Ranked(others.ids[0, :count].tolist(), list(others.distances[0, :count]))
         return ExhaustiveAnswer(round(min(times), 4), int(hits.scanned[0]), [ranked])
 
-    def _written(
+    def _pieces(
         self, query: SearchQuery, found: BatchHits, start: int, beside: ExhaustiveAnswer | None
-    ) -> Iterator[bytes]:
-        """The answer to a query whose rows begin at ``start``, piece by piece."""
-        lost: list[int | str] = []
+    ) -> Iterable[bytes]:
+        """The answer to a query whose rows begin at ``start``."""
+        rows = range(start, start + len(query))
         answer = SearchAnswer(
-            len(self._table), round(found.milliseconds, 4), [], exhaustive=beside, damaged=lost
+            len(self._table), round(found.milliseconds, 4), [], exhaustive=beside, damaged=[]
         )
+        lines = [
+            QueryAnswer([], found.opened[row], found.scanned[row], query.picture) for row in rows
+        ]
+        if query.payloads or query.most_hits > LONG:
+            return self._written(query, found, rows, answer, lines)
+        answer.answers = lines
+        for row, line in zip(rows, lines, strict=True):
+            line.hits = [
+                Hit(item, None, None, None, None, None, distance)
+                for _, item, distance in _ranked(query, found, row)
+            ]
+        return (as_json(answer),)
+
+    def _written(
+        self,
+        query: SearchQuery,
+        found: BatchHits,
+        rows: Sequence[int],
+        answer: SearchAnswer,
+        lines: Sequence[QueryAnswer],
+    ) -> Iterator[bytes]:
+        """An answer that may be large, piece by piece: its hits are written, and let go."""
         head_of_all, tail_of_all = answer.json_around("answers")
         yield head_of_all
-        for row in range(start, start + len(query)):
-            line = QueryAnswer(
-                hits=[],
-                opened=found.opened[row],
-                scanned=int(found.hits.scanned[row]),
-                query_picture=query.picture,
-            )
+        for row, line in zip(rows, lines, strict=True):
             head, tail = line.json_around("hits")
-            yield head if row == start else b"," + head
-            for number, piece in enumerate(self._hits(query, found, row, lost)):
+            yield head if row == rows[0] else b"," + head
+            for number, piece in enumerate(self._hits(query, found, row, answer.damaged)):
                 yield b"," + piece if number else piece
             yield tail
-        yield answer.json_around("answers")[1] if lost else tail_of_all
+        yield answer.json_around("answers")[1] if answer.damaged else tail_of_all
 
     def _hits(
         self, query: SearchQuery, found: BatchHits, row: int, lost: list[int | str]
@@ -318,17 +346,11 @@ class SearchExecutor:
 
         ``lost`` is given the ids of those whose payload cannot be shown.
         """
-        count = int(found.hits.counts[row])
-        ids = found.hits.ids[row, :count].tolist()
-        distances = list(found.hits.distances[row, :count])
-        chosen: Sequence[int] = range(count)
-        if query.without is not None:
-            chosen = [hit for hit in chosen if ids[hit] != query.without][: query.top]
         buckets = None if found.hits.buckets is None else found.hits.buckets[row].tolist()
         lines: list[Hit] = []
         weight = 0
-        for hit in chosen:
-            item, code, payload = ids[hit], None, None
+        for hit, item, distance in _ranked(query, found, row):
+            code, payload = None, None
             weight += LINE
             if buckets is not None:
                 code = buckets[hit]
@@ -338,7 +360,7 @@ class SearchExecutor:
                 except DamagedFileError as error:  # the hit itself is sound
                     self._health.note_item(item, error)
                     lost.append(item)
-            lines.append(Hit.of(item, payload, code, distances[hit]))
+            lines.append(Hit.of(item, payload, code, distance))
             if weight > PIECE:
                 yield self._lines(lines, lost)
                 lines, weight = [], 0
@@ -385,6 +407,16 @@ def _search_state(
         for start in range(0, len(order), step)
     ]  # fmt: skip
     return Hits.concatenate([part for part, _ in found]), _joined([places for _, places in found])
+
+
+def _ranked(query: SearchQuery, found: BatchHits, row: int) -> Iterable[tuple[int, int | str, Any]]:
+    """Column, id and distance of the hits of a row that are shown."""
+    count = found.counts[row]
+    ids, distances = found.hits.ids[row, :count].tolist(), found.hits.distances[row, :count]
+    lines = zip(range(count), ids, distances, strict=True)
+    if query.without is None:
+        return lines
+    return [line for line in lines if line[1] != query.without][: query.top]
 
 
 def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:

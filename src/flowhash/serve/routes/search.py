@@ -31,7 +31,7 @@ from flowhash.serve.schemas.requests import (
     VectorSearch,
     VectorsSearch,
 )
-from flowhash.serve.schemas.responses import SearchAnswer, picture_address
+from flowhash.serve.schemas.responses import JsonResponse, SearchAnswer, picture_address
 from flowhash.serve.search_executor import SearchQuery
 from flowhash.serve.service import Service, service_of
 
@@ -45,7 +45,7 @@ async def search(request: Request) -> Response:
     """Find the stored items that are nearest to a vector, an image or another item."""
     service = service_of(request)
     body = await service.search(await _read_query(service, request))
-    return Response(body, media_type="application/json")
+    return JsonResponse(body)
 
 
 OPERATIONS = (
