@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import re
@@ -79,6 +80,8 @@ def run(
     ):
         app = create_app(table, encoder, options)
         app.state.service.warm_up()  # a table that cannot be read shows here
+        gc.collect()
+        gc.freeze()  # libraries' objects stay: no collection looks at half a million of them again
         config = uvicorn.Config(
             app,
             http=type("LimitedConnection", (Connection,), {"limits": options}),
