@@ -74,9 +74,46 @@ def test_an_interval_over_three_seeds_holds_the_truth_as_often_as_it_says(noise:
     held = 0
     for _ in range(600):
         drawn = rng.normal() + rng.normal(size=500)  # of the queries, the same for all seeds
-        ends = seeds_interval(noise * rng.normal(size=(3, 1)) + drawn)
+        ends = seeds_interval(noise * rng.normal(size=(3, 1)) + drawn, np.zeros((3, 1)))
         held += ends[0] <= 0 <= ends[1]
     assert 0.92 <= held / 600 <= 0.99
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 5.0])
+def test_a_rival_that_was_trained_once_widens_the_interval(noise: float) -> None:
+    """Both trainings vary by ``noise``, the rival's was drawn once: 77 % if it were neglected."""
+    rng = np.random.default_rng(4)
+    held = 0
+    for _ in range(600):
+        drawn = rng.normal() + rng.normal(size=500)
+        ours = noise * rng.normal(size=(3, 1)) + drawn
+        ends = seeds_interval(ours, noise * rng.normal() + np.zeros((1, 500)))
+        held += ends[0] <= 0 <= ends[1]
+    assert 0.92 <= held / 600 <= 0.99
+
+
+def test_rows_of_a_rival_that_was_trained_once() -> None:
+    rows = [
+        row(method, k, each)
+        for each in range(3)
+        for method, k in (("exhaustive", None), ("flowhash", 1))
+    ]
+    rows += [row("classifier", 1, 0), row("flowhash-free", 1, 0)]
+    known = made(rows, 50, {}, 5)
+    found = over_seeds(rows, known)
+    assert [each.place for each in found] == [each.place for each in rows]
+    for each in found:
+        if each.method in ("classifier", "flowhash-free"):
+            assert each.over_seeds == {}
+        elif each.method == "flowhash":  # every seed's row has the same
+            assert set(each.over_seeds) == {"exhaustive", "classifier", "flowhash-free"}
+            for name in ("classifier", "flowhash-free"):
+                ours = np.stack([known["flowhash", "test", 1, one]["pr1"] for one in range(3)])
+                ends = seeds_interval(ours, known[name, "test", 1, 0]["pr1"][None])
+                assert each.over_seeds[name]["pr1"] == list(ends)
+    ours = [each for each in found if each.method == "flowhash"]
+    assert lead_over(ours, "classifier", "pr1") == tuple(ours[0].over_seeds["classifier"]["pr1"])
+    assert leads_all("pr1", group_seeds(found), ("flowhash", "test", 1)) is False
 
 
 def test_one_seed_has_no_interval_over_seeds() -> None:

@@ -140,6 +140,26 @@ def test_algorithm_1_improves_on_its_start_at_two_active_buckets(tmp_path: Path)
     assert less < share
 
 
+def test_the_flow_keeps_classes_apart_from_a_random_start(tmp_path: Path) -> None:
+    """The same training with λ = 0 leaves classes in shared buckets: more is scanned."""
+    splits = clouds(classes=20, items=20, noise=0.6)
+    assert splits.test is not None
+    base = Stage("cross-entropy", 8, 20, 4, 60, rate=5e-3, schedule=Schedule("cycle"))
+    steps = Stage(
+        "triplet", 24, 20, 4, 100, {"margin": 1.0}, rate=5e-3, schedule=Schedule("cycle")
+    )  # fmt: skip
+    settings = Settings(
+        {"name": "mlp", "hidden": [32]}, base, steps, active=1, augment=None, validate_every=50
+    )
+    ranking = train_base(splits, settings, tmp_path, quiet=True)
+    share = {}
+    for penalty in (0.0, 0.5):
+        told = replace(settings, penalty=penalty)
+        encoder = train(splits, told, None, base=ranking, quiet=True)
+        _, share[penalty] = precision_at_one(encoder, splits.test)
+    assert share[0.5] < 0.8 * share[0.0]  # 0.045 and 0.111 here
+
+
 def test_one_base_serves_several_and_the_folder_goes_on(tmp_path: Path) -> None:
     splits, settings = clouds(), vector_settings()
     alone = train_base(splits, settings, tmp_path / "run", quiet=True)

@@ -86,7 +86,7 @@ class Row:
             "pr4" and "pr16"; empty for others.
         over_seeds: the same, and for all methods those to exhaustive search, of the mean over all
             seeds: both queries and seeds vary. Every seed's row has the same ones; empty for a
-            single seed.
+            single seed, and for a method that was trained with one seed of several.
     """
 
     method: str
@@ -130,6 +130,11 @@ class Row:
     def place(self) -> Place:
         """What tells it from all other rows of an experiment."""
         return self.method, self.table, self.k, self.seed
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all rows of its seed."""
+        return self.method, self.table, self.k
 
     @property
     def microseconds(self) -> float:

@@ -32,9 +32,7 @@ NIN_DECAY, NIN_HEAD_DECAY = 4e-5, 5e-4
 SMALL = 5000  # images; fewer fill half a network's width, at a quarter of the time
 METHOD_WIDTH = 16  # of the residual network: a third of the time of 32
 METHOD_STEPS = {"base": 12_000, "hash": 2_000}
-# Of stages 1 and 2, by trials on the validation split: docs/evaluation.md. The paper's are 1e-3;
-# with that npairs, whose embeddings have to grow first, learns too slowly for so few steps of stage
-# 1, and triplet's codes for so few of stage 2.
+# Of stages 1 and 2, by trials on the validation split: docs/evaluation.md. The paper's are 1e-3.
 METHOD_RATES = {"triplet": (1e-3, 3e-3), "npairs": (3e-3, 1e-3)}
 
 
@@ -132,9 +130,9 @@ def _cpu_cifar100(loss: str) -> Settings:
     """Two cores: the small residual network, cross-entropy in stage 1, both stages short.
 
     Stage 1 is cross-entropy because the one trial of npairs from scratch had hardly begun to learn
-    when it was stopped after 1,000 steps; a triplet base was not tried at this length. The second
-    stage's rate, batch and loss options are the best of 19 on the validation split, tried on frozen
-    features of a shorter base, not on whole runs.
+    when it was stopped after 1,000 steps. The second stage's rate, batch and loss options are the
+    best of 19 on the validation split, tried on frozen features of a shorter base, not on whole
+    runs.
     """
     paper = _paper_cifar100(loss)
     npairs = loss == "npairs"

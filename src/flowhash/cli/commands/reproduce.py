@@ -40,7 +40,7 @@ def reproduce(
     one_base: Annotated[
         bool,
         typer.Option(
-            "--one-base", help="All seeds share stage 1 of seed 0, its classifier and its λ = 0."
+            "--one-base", help="All seeds share stage 1 of seed 0; rivals are trained once."
         ),
     ] = False,
     unseen: Annotated[

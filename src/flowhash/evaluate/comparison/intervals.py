@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flowhash.evaluate.results import Draws, Place, Row, compared, rival_name
+from flowhash.evaluate.results import Draws, Key, Leads, Place, Row, compared, rival_name
 from flowhash.quality import CONFIDENCE_LEVEL, Measured, percentile_interval, resampled_sums
 
 
@@ -69,49 +69,60 @@ def over_seeds(rows: Sequence[Row], draws: Mapping[Place, Draws]) -> list[Row]:
     seeds has two variances: that over draws of the queries, which all seeds share, from the
     bootstrap; and that of the seeds' differences over their number. Both together make an interval
     with Student's t, whose degrees of freedom are Welch and Satterthwaite's: with three seeds it is
-    wide unless the queries are what varies.
+    wide unless the queries are what varies. A rival that was trained once is taken to vary with
+    its training as the method does, see ``seeds_interval``; one that was trained more often, but
+    not with every seed, is left out.
 
     Args:
         rows: of all tables, methods, k and seeds.
         draws: of each row, from ``Trial.draws``.
     """
-    seeds = sorted({row.seed for row in rows})
-    if len(seeds) < 2:
+    seeds = len({row.seed for row in rows})
+    if seeds < 2:
         return list(rows)
-    stacked: dict[Place, Draws] = {}
-    for method, table, k in {(row.method, row.table, row.k) for row in rows}:
-        places = [(method, table, k, each) for each in seeds]
-        if all(place in draws for place in places):
-            every = {
-                name: np.stack([draws[place][name] for place in places])
-                for name in draws[places[0]]
-            }
-            stacked |= dict.fromkeys(places, every)
-    return [_over_seeds(row, rows, stacked) for row in rows]
-
-
-def _over_seeds(row: Row, rows: Sequence[Row], stacked: Mapping[Place, Draws]) -> Row:
-    """``stacked`` has [seeds, draws] of each quantity."""
-    if row.place not in stacked or _exhaustive(row) not in stacked:
-        return row
-    ours = stacked[row.place]
-    others = {"exhaustive": _exhaustive(row)} | {
-        rival_name(other, row): other.place
-        for other in compared(row, rows)
-        if other.place in stacked
+    places: dict[Key, list[Place]] = {}
+    for row in sorted(rows, key=lambda row: row.seed):
+        if row.place in draws:
+            places.setdefault(row.key, []).append(row.place)
+    stacked: dict[Key, Draws] = {
+        key: {name: np.stack([draws[place][name] for place in same]) for name in draws[same[0]]}
+        for key, same in places.items()
+        if len(same) in (1, seeds)
     }
-    return replace(row, over_seeds={
-        called: {name: list(seeds_interval(ours[name] - stacked[place][name])) for name in ours}
-        for called, place in others.items()
-    })  # fmt: skip
+    found = {
+        row.key: _leads_over_seeds(row, rows, stacked)
+        for row in rows
+        if row.place == places.get(row.key, [None])[0] and len(places[row.key]) == seeds
+    }
+    return [replace(row, over_seeds=found.get(row.key, {})) for row in rows]
 
 
-def seeds_interval(differences: NDArray[np.float64]) -> tuple[float, float]:
-    """The interval of the mean over seeds of a difference [seeds, draws of the queries]."""
-    seeds = len(differences)
+def _leads_over_seeds(row: Row, rows: Sequence[Row], stacked: Mapping[Key, Draws]) -> Leads:
+    """Of the method of ``row``, its first seed's; ``stacked`` has [seeds, draws] of quantities."""
+    ours = stacked[row.key]
+    others = {"exhaustive": _exhaustive(row)[:3]} | {
+        rival_name(other, row): other.key for other in compared(row, rows)
+    }
+    return {
+        called: {name: list(seeds_interval(ours[name], stacked[key][name])) for name in ours}
+        for called, key in others.items()
+        if key in stacked
+    }
+
+
+def seeds_interval(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> tuple[float, float]:
+    """The interval of a difference of means over seeds, of two methods.
+
+    Args:
+        ours: a quantity [seeds, draws of the queries].
+        theirs: the same of the rival, or [1, draws] where that was trained once: then the variance
+            of its training is taken to be ours, and is not divided by the number of seeds.
+    """
+    seeds = len(ours)
+    differences = ours - theirs
     each = differences.mean(axis=1)
     of_queries = float(differences.mean(axis=0).var(ddof=1))
-    of_seeds = float(each.var(ddof=1)) / seeds
+    of_seeds = float(each.var(ddof=1)) * (1 / seeds + (len(theirs) < seeds))
     both = of_queries + of_seeds
     spread = stats.norm  # where seeds do not differ; else with less freedom
     if of_seeds > 0:

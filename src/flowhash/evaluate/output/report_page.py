@@ -28,6 +28,7 @@ from flowhash.evaluate.output.result_grid import (
     SPACE,
     between,
     columns_with_values,
+    less_exhaustive,
     make_grid,
     three_figures,
 )
@@ -173,11 +174,9 @@ def summarise(merged: Sequence[MergedRow]) -> str | None:
 
 
 def _between(ours: MergedRow) -> str:
-    """The interval of the difference to exhaustive search, the widest of all seeds."""
-    lows, highs = ours.values("pr1_low"), ours.values("pr1_high")
-    if not lows or not highs:
-        return ""
-    return f" (a difference of {between(min(lows), max(highs))} points)"
+    """The interval of the difference to exhaustive search."""
+    lead = less_exhaustive(ours.rows, "pr1")
+    return "" if lead is None else f" (a difference of {between(*lead)} points)"
 
 
 def _rivals(ours: MergedRow, same: Sequence[MergedRow]) -> str:

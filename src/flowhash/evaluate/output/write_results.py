@@ -23,11 +23,11 @@ RULES = (
 )
 
 OBJECTIVE_WORDS = (
-    "Of single batches of stage 2 (seed 0), averaged over neighbours. M(θ) is the gap of the bound "
-    "of Eq. 4: m·ĝ + M is an upper bound of g, the objective of the items, where ĝ is that of the "
-    "class means, which the flow minimises exactly. The paper says that M falls while the network "
-    "learns. Before the loss has made outputs of a class alike, M is large, and the bound says "
-    "little. Npairs' outputs have any length: there M falls too where they only get shorter."
+    "Of single batches of stage 2 (seed 0). M(θ) is the gap of the bound of Eq. 4: m·ĝ + M is an "
+    "upper bound of g, the objective of the items, where ĝ is that of the class means, which the "
+    "flow minimises exactly. The paper says that M falls while the network learns. All items of a "
+    "class have its code here, so that g is m·ĝ exactly: its panel has the curve of ĝ on another "
+    "axis. M grows with the length of the outputs, which npairs leaves free."
 )
 
 

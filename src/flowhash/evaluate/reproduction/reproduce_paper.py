@@ -29,11 +29,15 @@ from flowhash.networks import EmbeddingNetwork
 
 UNSEEN_SHARE = 0.2
 ONE_BASE_WORDS = (
-    "All seeds share the base of seed 0, and its rivals that are trained, the classifier and "
-    "λ = 0: they differ in the last layer's start and the batches of FlowHash's stage 2 (and in "
-    "where k-means starts), not in stage 1. So the interval of a difference to one of these rivals "
-    "has the seeds of FlowHash in it, not the rival's. Where unseen classes are searched, each "
-    "seed has other ones, and a base and rivals of its own."
+    "All seeds share the base of seed 0: they differ in the last layer's start and the batches of "
+    "stage 2 (and in where k-means starts), not in stage 1, and what depends on the base alone has "
+    "no deviation. Where unseen classes are searched, each seed has other ones, and a base of its "
+    "own."
+)
+ONE_RIVAL_WORDS = (
+    "The classifier and λ = 0 are trained with seed 0 only. Their rows have no deviation and "
+    "intervals over the queries alone; a difference of FlowHash to them has the variance of "
+    "FlowHash's seeds in it twice, once for their training, which is taken to vary as much."
 )
 
 
@@ -98,7 +102,7 @@ def reproduce(
             trainings = Trainings(plan, kept, place / "unseen", device, quiet)
             _Run(trainings, seed, outcome, say).unseen()
     if one_base and seeds > 1:
-        outcome.words += (ONE_BASE_WORDS,)
+        outcome.words += (ONE_BASE_WORDS, *[ONE_RIVAL_WORDS] * (plan.classifier is not None))
     outcome.rows = over_seeds(outcome.rows, outcome.draws)
     return outcome
 

@@ -61,8 +61,8 @@ class Trainings:
         folder: of this seed; a trunk in it serves all losses.
         device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
-        first: the trainings of another seed, whose base and trained rivals serve here too; None
-            trains them.
+        first: the trainings of another seed, whose base serves here too; rivals are not trained
+            again then. None trains all.
     """
 
     def __init__(
@@ -123,20 +123,16 @@ class Trainings:
 
     @_once
     def free(self, active: int) -> EmbeddingNetwork | None:
-        """The hash network of one k that was trained with λ = 0; None if the plan has none."""
-        if self.first is not None:
-            return self.first.free(active)
-        if not self.plan.free:
+        """The hash network of one k that was trained with λ = 0; None if there is none."""
+        if not self.plan.free or self.first is not None:
             return None
         settings = replace(self.plan.hash, active=active, penalty=0.0)
         return self._stage_2(settings, f"k{active}-free").hash
 
     @_once
     def tuned_classifier(self) -> EmbeddingNetwork | None:
-        """The classifier that was fine-tuned from the base; None if the plan has none."""
-        if self.first is not None:
-            return self.first.tuned_classifier()
-        if self.plan.classifier is None:
+        """The classifier that was fine-tuned from the base; None if there is none."""
+        if self.plan.classifier is None or self.first is not None:
             return None
         return self._stage_2(self.plan.classifier, "classifier").hash
 
@@ -182,12 +178,15 @@ class Trainings:
         embeddings = self.encoded(items, "train", self.base())
         return fit_classifier(embeddings, items.labels, items.classes, self.plan.hash.seed)
 
-    def scores(self, items: LabelledItems, name: str) -> NDArray[np.float32]:
-        """Of the classes for a split [n, classes]: the rival's, or a linear classifier's."""
+    def scores(self, items: LabelledItems, name: str) -> NDArray[np.float32] | None:
+        """Of the classes for a split [n, classes]: the rival's, or a linear classifier's.
+
+        None where the plan has a rival that is not trained here.
+        """
+        if self.plan.classifier is None:
+            return self.classifier().scores(self.encoded(items, name, self.base()))
         rival = self.tuned_classifier()
-        if rival is not None:
-            return self.encoded(items, name, rival)
-        return self.classifier().scores(self.encoded(items, name, self.base()))
+        return None if rival is None else self.encoded(items, name, rival)
 
     def other_length(self) -> EmbeddingNetwork:
         """The base whose outputs have length one where it has them raw, and the reverse."""
