@@ -307,6 +307,10 @@ BAD = [
     ("λ is text", np.zeros((2, 3)), 1, "x", {}, "penalty has dtype"),
     ("λ is None", np.zeros((2, 3)), 1, None, {}, "penalty has dtype object"),
     ("λ too large", np.zeros((2, 3)), 1, 1e300, {}, "up to 1e"),
+    ("loads of wrong length", np.zeros((2, 3)), 1, 1.0, {"outside": [0.0]}, r"expected \(3,\)"),
+    ("negative loads", np.zeros((2, 3)), 1, 1.0, {"outside": [0, -1, 0]}, "contains -1"),
+    ("NaN loads", np.zeros((2, 3)), 1, 1.0, {"outside": [0, np.nan, 0]}, "contains nan"),
+    ("huge loads", np.zeros((2, 3)), 1, 1e99, {"outside": [0, 1e9, 0]}, "overflow"),
     ("prices of wrong length", np.zeros((2, 3)), 1, 1.0, {"prices": [0.0]}, r"expected \(3,\)"),
     ("NaN prices", np.zeros((2, 3)), 1, 1.0, {"prices": [0, 0, np.nan]}, "start cold"),
     ("unknown solver", np.zeros((2, 3)), 1, 1.0, {"solver": "simplex"}, "'flow', 'ortools'"),
@@ -324,3 +328,29 @@ def test_bad_input_says_what_to_do(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         assign_codes(means, active, penalty, **options)
+
+
+@settings(max_examples=100)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_loads_outside_are_classes_that_keep_their_codes(problem: Any, seed: int) -> None:
+    """Beside classes whose codes are fixed, no other codes of the batch cost less in all."""
+    means, active, penalty = problem
+    rows, size = means.shape
+    penalties = np.broadcast_to(np.asarray(penalty, float), size)
+    rng = np.random.default_rng(seed)
+    others = [tuple(rng.permutation(size)[:active]) for _ in range(3)]
+    every = np.vstack((means, np.zeros((3, size))))
+    loads = np.bincount(np.ravel(others), minlength=size)
+    found = assign_codes(means, active, penalty, outside=loads)
+    assert found.certified
+
+    def cost(codes: Any) -> float:
+        return oracles.class_cost([*map(tuple, codes), *others], every, penalties)
+
+    least = min(cost(codes) for codes in oracles.all_codes(rows, size, active))
+    scale = max(1.0, float(np.abs(means).max()), float(penalties.max()))
+    assert cost(found.codes) == pytest.approx(least, abs=1e-9 * scale)
+    fixed = cost(found.codes) - found.objective  # what the others cost among themselves
+    assert fixed == pytest.approx(
+        oracles.class_cost(others, every[rows:], penalties), abs=1e-9 * scale
+    )

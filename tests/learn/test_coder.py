@@ -74,9 +74,9 @@ def test_a_batch_starts_from_the_prices_of_the_last_one(monkeypatch: Any) -> Non
     """It is only faster, so that nothing else would tell."""
     started = []
 
-    def watched(*arguments: Any, prices: Any = None) -> Any:
+    def watched(*arguments: Any, prices: Any = None, **others: Any) -> Any:
         started.append(prices)
-        return assign_codes(*arguments, prices=prices)
+        return assign_codes(*arguments, prices=prices, **others)
 
     monkeypatch.setattr("flowhash.learn.training.training_loop.assign_codes", watched)
     coder, rng = Coder(1, 0.5), np.random.default_rng(0)
@@ -132,3 +132,55 @@ def test_a_report_starts_the_counts_anew() -> None:
     assert found["largest_load"] == 0.5
     assert found["buckets_used"] == pytest.approx(2 / 3)
     assert found["buckets_effective"] == pytest.approx(2.0)
+
+
+@settings(max_examples=60)
+@given(
+    groups=st.integers(2, 4), size=st.integers(2, 3), seed=st.integers(0, 2**32 - 1),
+    penalty=st.sampled_from([0.1, 1.0]), data=st.data(),
+)  # fmt: skip
+def test_a_batch_is_an_exact_step_of_the_objective_over_all_groups(
+    groups: int, size: int, seed: int, penalty: float, data: Any
+) -> None:
+    """Against brute force over the codes of the batch's groups, beside all others' as they are."""
+    rng = np.random.default_rng(seed)
+    active = data.draw(st.integers(1, size))
+    means, penalties = rng.normal(size=(groups, size)).astype(np.float32), np.full(size, penalty)
+    coder = Coder(active, penalty, groups=groups)
+    coder.codes(means, np.arange(groups))  # a batch of all: the whole optimum
+    assert coder.chosen is not None
+    whole = oracles.least_cost(means.astype(np.float64), active, penalties)
+    assert coder.objective == pytest.approx(whole, abs=1e-6)
+    means = rng.normal(size=(groups, size)).astype(np.float32)
+    wide = means.astype(np.float64)
+
+    def cost(codes: Any) -> float:
+        return oracles.class_cost([tuple(code) for code in codes], wide, penalties)
+
+    for _ in range(3):
+        batch = np.sort(rng.permutation(groups)[: data.draw(st.integers(1, groups))])
+        before = coder.chosen.copy()
+        coder.codes(means[batch], batch)
+        least = np.inf
+        for tried in oracles.all_codes(len(batch), size, active):
+            codes = before.copy()
+            codes[batch] = tried
+            least = min(least, cost(codes))
+        assert cost(coder.chosen) == pytest.approx(least, abs=1e-6)
+        others = np.setdiff1d(np.arange(groups), batch)
+        np.testing.assert_array_equal(coder.chosen[others], before[others])
+
+
+def test_loads_of_other_batches_fill_every_bucket() -> None:
+    """As many groups as buckets, a quarter of them in a batch; all want the same few buckets."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=(64, 64)).astype(np.float32)
+    means[:, :8] += 1
+    used = {}
+    for groups in (None, 64):
+        coder, codes = Coder(1, 4.0, groups=groups), np.zeros(64, np.int64)
+        for batch in np.split(rng.permutation(64), 4):
+            codes[batch] = coder.codes(means[batch], batch)[:, 0]
+        used[groups] = len(set(codes.tolist()))
+    assert used[64] == 64
+    assert used[None] < 50

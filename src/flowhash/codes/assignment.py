@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import matrix
-from flowhash.codes.code_arguments import active_count, penalties, start_prices, summable
+from flowhash.codes.code_arguments import (
+    active_count,
+    outside_loads,
+    penalties,
+    start_prices,
+    summable,
+)
 from flowhash.codes.flow_solver import flow_codes
 from flowhash.codes.load_prices import (
     LoadCosts,
@@ -77,6 +83,7 @@ def assign_codes(
     active: int,
     penalty: ArrayLike,
     *,
+    outside: ArrayLike | None = None,
     prices: ArrayLike | None = None,
     solver: str = "flow",
 ) -> Assignment:
@@ -87,13 +94,16 @@ def assign_codes(
         ĝ(z) = Σ_i -c_i · z_i  +  Σ_i Σ_{j≠i} z_i · P z_j,     P = diag(λ_1, …, λ_d)
 
     Every class wants the buckets where its mean is large; two classes that share bucket ``q`` cost
-    ``2 λ_q``.
+    ``2 λ_q``. Classes that are not in the batch keep the codes they have; with their loads in
+    ``outside``, Σ_i 2 z_i · P outside is added, what the batch shares with them. Then the codes are
+    an exact step of the objective over all classes in the block of those of the batch.
 
     Args:
         class_means: c, the mean activations of each class [n, d]; see ``class_means``.
         active: k, the number of active buckets, 1 <= k <= d.
         penalty: λ >= 0, one number or one per bucket [d]. With 0 the codes are each class's top-k;
             with a huge one the loads are even.
+        outside: how many classes that are not in the batch are in each bucket [d]; none by default.
         prices: the ``prices`` of an earlier batch over the same buckets. Where costs change slowly
             they make it faster; they never change the optimum.
         solver: ``"flow"``, FlowHash's own, or ``"ortools"``, the paper's way (the flow network G'
@@ -123,6 +133,9 @@ def assign_codes(
     summable(means, "class_means")
     count = active_count(active, size)
     penalty_of = penalties(penalty, size)
+    if outside is not None:
+        means = means - 2 * penalty_of * outside_loads(outside, size)
+        summable(means, "class_means less 2 · penalty · outside")
     warm = None if prices is None else start_prices(prices, size)
     codes, dual = SOLVERS[solver](means, count, penalty_of, warm)
     objective, gap, rounding = certify(codes, means, penalty_of, dual)

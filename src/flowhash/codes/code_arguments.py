@@ -60,6 +60,20 @@ def penalties(penalty: ArrayLike, size: int) -> NDArray[np.float64]:
     return np.require(array, requirements=["C", "W"])
 
 
+def outside_loads(outside: ArrayLike, size: int) -> NDArray[np.float64]:
+    """``outside``, loads that others make, one number from 0 per bucket [d]."""
+    array = numbers(outside, "outside").astype(np.float64)
+    if array.shape != (size,):
+        raise InputError(
+            f"outside has shape {array.shape}; expected ({size},), how many classes that are not "
+            "in the batch are in each bucket"
+        )
+    if not (array.min() >= 0 and array.max() <= LARGEST):
+        bad = array[~((array >= 0) & (array <= LARGEST))][0]
+        raise InputError(f"outside contains {bad}; expected finite numbers from 0")
+    return array
+
+
 def start_prices(prices: ArrayLike, size: int) -> NDArray[np.float64]:
     """``prices`` to start from, one finite number per bucket [d]."""
     array = np.require(numbers(prices, "prices"), np.float64, ["C", "W"])

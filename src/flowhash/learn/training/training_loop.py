@@ -40,7 +40,12 @@ class Coder:
     Attributes:
         active: k.
         penalty: λ of the class problem.
+        groups: how many there are in all, labelled from 0. Where a batch has fewer, the others keep
+            the codes of their last batch, and what is shared with those costs as much. None leaves
+            each batch to itself, as the paper has it.
         prices: the buckets' prices after the last batch, or None; part of a checkpoint.
+        chosen: the code of every group in its last batch [groups, k], -1 before its first, or None;
+            part of a checkpoint.
         loads: how many classes chose each bucket since the last report, or None.
         seconds: spent here since the last report.
         objective: ĝ of the last batch.
@@ -48,7 +53,9 @@ class Coder:
 
     active: int
     penalty: float
+    groups: int | None = None
     prices: NDArray[np.float64] | None = None
+    chosen: NDArray[np.int32] | None = None
     loads: NDArray[np.int64] | None = None
     seconds: float = 0.0
     objective: float = 0.0
@@ -64,13 +71,25 @@ class Coder:
         """
         start = time.perf_counter()
         means, classes = class_means(embeddings, labels)
-        found = assign_codes(means, self.active, self.penalty, prices=self.prices)
+        outside = self._outside(classes, embeddings.shape[1])
+        found = assign_codes(means, self.active, self.penalty, outside=outside, prices=self.prices)
         self.prices, self.objective = found.prices, found.objective
+        if self.chosen is not None:
+            self.chosen[classes] = found.codes
         counted = np.bincount(found.codes.ravel(), minlength=embeddings.shape[1])
         self.loads = counted if self.loads is None else self.loads + counted
         codes = found.codes[np.searchsorted(classes, labels)].astype(np.int64)
         self.seconds += time.perf_counter() - start
         return codes
+
+    def _outside(self, classes: NDArray[np.int64], buckets: int) -> NDArray[np.int64] | None:
+        """How many groups that are not in the batch are in each bucket."""
+        if self.groups is None:
+            return None
+        if self.chosen is None:
+            self.chosen = np.full((self.groups, self.active), -1, np.int32)
+        others = np.delete(self.chosen, classes, axis=0)
+        return np.bincount(others[others >= 0], minlength=buckets)
 
     def report(
         self,
@@ -180,6 +199,8 @@ class _Loop:
             ) from error
         if coder is not None and record["prices"] is not None:
             coder.prices = np.array(record["prices"])
+            if record.get("chosen") is not None:
+                coder.chosen = np.array(record["chosen"], np.int32)
             coder.loads = None if record["loads"] is None else np.array(record["loads"])
         self.step, self.seconds = record["step"], record["seconds"]
         self.journal_start, self.best = record["journal"], Best(**record["best"])
@@ -297,6 +318,7 @@ class _Loop:
             "journal": 0 if self.journal is None else self.journal.length,
             "seconds": self.seconds,
             "prices": None if coder is None or coder.prices is None else coder.prices.tolist(),
+            "chosen": None if coder is None or coder.chosen is None else coder.chosen.tolist(),
             "loads": None if coder is None or coder.loads is None else coder.loads.tolist(),
             "best": dataclasses.asdict(self.best),
         }
