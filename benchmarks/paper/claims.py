@@ -63,9 +63,11 @@ def seeds_of(rows: Iterable[Row]) -> tuple[int, bool]:
 
 
 def seeds_words(rows: Iterable[Row]) -> str:
-    """The same in words."""
+    """The same in words; on one base the rivals that are trained have one seed only."""
     count, shared = seeds_of(rows)
-    return "one seed" if count == 1 else f"mean of {count} seeds{' on one base' * shared}"
+    if count == 1:
+        return "one seed"
+    return f"mean of {count} seeds{' of FlowHash on one base' * shared}"
 
 
 def command(loss: str, groups: Groups) -> str:
@@ -332,8 +334,8 @@ HEAD = """\
 # What the paper claims, and what was found here
 
 Written by `python -m benchmarks.paper.claims`; do not edit by hand. The paper's method on the real
-CIFAR-100, with a smaller network, fewer steps and one rate of each loss three times the paper's.
-How it differs, and all rows: {pages}.
+CIFAR-100, with a smaller network, fewer steps, and three times the paper's rate in stage 2 and in
+npairs' stage 1. How it differs, and all rows: {pages}.
 
 What a verdict means depends on what it rests on:
 

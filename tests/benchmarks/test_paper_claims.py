@@ -172,7 +172,7 @@ def seeded(*precisions: float) -> dict[Any, Any]:
 @pytest.mark.parametrize(
     ("precisions", "options", "words"),
     [((40.0,), "--seeds 1`", "one seed"),
-     ((40.0, 40.0, 40.0), "--seeds 3 --one-base`", "mean of 3 seeds on one base"),
+     ((40.0, 40.0, 40.0), "--seeds 3 --one-base`", "mean of 3 seeds of FlowHash on one base"),
      ((40.0, 41.0), "--seeds 2`", "mean of 2 seeds")],
 )  # fmt: skip
 def test_the_command_has_the_seeds_of_the_rows(
@@ -194,8 +194,9 @@ def test_the_page_has_a_row_for_each_claim_and_each_loss_its_seeds(tmp_path: Pat
     assert {line.replace(r"\|", "").count("|") for line in lines} == {6}
     assert r"over \|g\|" in text
     assert "[triplet](cifar100-triplet-method.md), one seed" in text
-    assert "one rate of each loss three times the paper's" in text
-    assert "both M and M over |g| end more than 5 % below" in " ".join(text.split())
+    words = " ".join(text.split())
+    assert "three times the paper's rate in stage 2 and in npairs' stage 1" in words
+    assert "both M and M over |g| end more than 5 % below" in words
     verdicts = {claim.verdict for claim in found}
     assert verdicts <= {"shown", "not shown", "contradicted", "not claimed"}
 
