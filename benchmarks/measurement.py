@@ -68,12 +68,16 @@ def machine() -> str:
     return described()
 
 
-def put(path: Path, mark: str, body: str) -> None:
-    """Replace what stands between ``<!-- mark: … -->`` and ``<!-- /mark -->`` on a page."""
+def put(path: Path, mark: str, body: str, inline: bool = False) -> None:
+    """Replace what stands between ``<!-- mark: … -->`` and ``<!-- /mark -->`` on a page.
+
+    The body gets lines of its own, or is ``inline``, within a sentence or a cell.
+    """
+    apart = "" if inline else "\n"
     start, end = rf"(<!-- {re.escape(mark)}: [^>]*-->)", f"<!-- /{mark} -->"
     text, count = re.subn(
         rf"{start}.*?{re.escape(end)}",
-        lambda found: f"{found[1]}\n{body}\n{end}",
+        lambda found: f"{found[1]}{apart}{body}{apart}{end}",
         path.read_text(),
         flags=re.S,
     )

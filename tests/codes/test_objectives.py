@@ -50,7 +50,10 @@ def test_equal_their_formulas(batch: tuple[Any, Any, int, Any]) -> None:
 @settings(max_examples=60)
 @given(batches())
 def test_the_bound_holds(batch: tuple[Any, Any, int, Any]) -> None:
-    """Eq. 4: min g <= m · min ĝ + M for classes of m items; λ of a class pair is m · λ of items."""
+    """Eq. 4: min g <= m · min ĝ + M for classes of m items; λ of a class pair is m · λ of items.
+
+    For one or two items a class, m · min ĝ is above min g by at most M.
+    """
     items, labels, active, penalty = batch
     means, classes = class_means(items, labels)
     each = len(items) // len(classes)
@@ -64,6 +67,29 @@ def test_the_bound_holds(batch: tuple[Any, Any, int, Any]) -> None:
     assert each * found.objective + gap >= least - 1e-9
     shared = item_objective(found.codes[labels], items, labels, penalty)
     assert shared == pytest.approx(each * found.objective, abs=1e-9)
+    assert each <= 2
+    assert -1e-9 <= each * found.objective - least <= gap + 1e-9
+
+
+@pytest.mark.parametrize(("each", "least", "best"), [(2, -2.0, -1.0), (3, -3.0, -1.0)])
+def test_the_minima_can_differ_by_more_than_the_gap(each: int, least: float, best: float) -> None:
+    """Against the paper's sentence after Eq. 4: min (m · ĝ + M) can be more than M above min g.
+
+    Without the constant M two items differ by just M, three by more. docs/results/paper-claims.md
+    has these cases.
+    """
+    items, labels = np.eye(each), np.zeros(each, int)  # each item has a bucket of its own
+    gap = upper_bound_gap(items, labels, 1)
+    assert gap == pytest.approx(1.0)
+    costs = [
+        oracles.item_cost(codes, items, labels, np.zeros(each))
+        for codes in oracles.all_codes(each, each, 1)
+    ]
+    assert min(costs) == pytest.approx(least)
+    found = each * assign_codes(class_means(items, labels)[0], 1, 0.0).objective
+    assert found == pytest.approx(best)
+    assert found + gap - least > gap + 0.5
+    assert (found - least > gap + 0.5) == (each > 2)
 
 
 def test_class_means_of_uneven_and_named_classes() -> None:

@@ -89,10 +89,14 @@ def item_objective(
 
 
 def upper_bound_gap(embeddings: ArrayLike, labels: ArrayLike, active: int) -> float:
-    """M(θ) of Eq. 4: how far the class-mean problem may be from the original one at most.
+    """M(θ) of Eq. 4: what the bound adds to the class-mean problem.
 
-    Σ over items of the k largest entries of c_{y_i} - f(x_i), summed. It is never negative and
-    shrinks while the network draws the items of a class together.
+    Σ over items of the k largest entries of c_{y_i} - f(x_i), summed. It is never negative. With
+    two items a class, m · min ĝ is above min g by at most M; with more items it can be by more.
+
+    The paper expects M to shrink while the network draws the items of a class together. Where its
+    method was run on CIFAR-100 with triplet, M grew and M over abs(g) shrank
+    (docs/results/paper-claims.md).
 
     Args:
         embeddings: f(x), the hash network's outputs [n, d].
