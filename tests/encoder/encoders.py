@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder
-from flowhash.networks import EmbeddingNetwork, build_backbone, custom_backbone
+from flowhash.networks import BucketOrder, EmbeddingNetwork, build_backbone, custom_backbone
 
 IMAGES = ("nin", "residual", "vit", "custom")
 KINDS = (*IMAGES, "mlp", "linear")
@@ -65,13 +65,21 @@ def preprocessing_of(kind: str) -> Preprocessing:
 
 
 def make(
-    kind: str, seed: int = 0, *, shared: bool = False, base: bool = True, **changes: Any
+    kind: str,
+    seed: int = 0,
+    *,
+    shared: bool = False,
+    base: bool = True,
+    ordered: bool = False,
+    **changes: Any,
 ) -> Encoder:
     """An encoder with 4 numbers to rank by and 11 buckets, 2 of them active."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = backbone(kind)
         hashing = EmbeddingNetwork(module, 11)
+        if ordered:
+            hashing.order = BucketOrder(torch.rand(3, 11).softmax(0), 4.0)
         other = copy.deepcopy(module) if shared else backbone(kind)
         ranking = EmbeddingNetwork(other, 4, unit=True) if base else None
         for network in (hashing, ranking):

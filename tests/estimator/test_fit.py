@@ -16,6 +16,7 @@ from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
 from flowhash.estimator import FlowHasher
 from flowhash.estimator.fit_encoder import discriminant, make_settings
+from flowhash.quality import search_quality
 from tests.estimator.clouds import clouds, quick
 
 
@@ -208,3 +209,23 @@ def test_digits() -> None:
     hasher = FlowHasher(32, random_state=0).fit(rows[:1200], labels[:1200])
     assert hasher.score(rows[1200:], labels[1200:]) > 0.9
     assert 1200 / hasher.search(rows[1200:]).scanned.mean() > 8
+
+
+def test_groups_fill_every_bucket_and_scan_less() -> None:
+    """Ten digits in 32 buckets, on items that were not learned from."""
+    items, labels = load_digits(return_X_y=True)
+    scanned, precision = {}, {}
+    for name, options in (
+        ("classes", {}),
+        ("groups", {"groups": "auto", "loss": "codes"}),
+        ("groups, deep", {"groups": "auto", "loss": "codes", "hidden": (64,)}),
+    ):
+        hasher = FlowHasher(32, random_state=0, **options).fit(items[:1200], labels[:1200])
+        found = hasher.encoder_.encode(items[1200:].astype(np.float32))
+        quality = search_quality(found.activations, found.embeddings, labels[1200:], 1)
+        scanned[name], precision[name] = quality.speed_up, quality.precision[1]
+        assert (np.unique(hasher.encoder_.encode(items.astype(np.float32)).codes).size > 30) == (
+            name != "classes"
+        )
+    assert min(scanned["groups"], scanned["groups, deep"]) > 2 * scanned["classes"]
+    assert min(precision["groups"], precision["groups, deep"]) > 0.93

@@ -70,7 +70,14 @@ def picture_settings(**changes: Any) -> Settings:
     return replace(settings, **changes)
 
 
+def group_settings(**changes: Any) -> Settings:
+    """The same network: parts of classes, each with a code, which cross-entropy aims at."""
+    hashed = Stage("codes", 12, 5, 2, STEPS, backbone_rate=0.1, schedule=Schedule("cycle"))
+    return replace(vector_settings(), **{"hash": hashed, "groups": "auto", "active": 2, **changes})
+
+
 KINDS: dict[str, Any] = {
+    "groups": (clouds, group_settings),
     "vectors": (clouds, vector_settings),
     "pictures": (pictures, picture_settings),
 }

@@ -94,7 +94,8 @@ def test_an_item_without_features_does_not_break_the_others(name: str) -> None:
     network = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": 4}), 3, loss.unit)
     items = torch.randn(6, 4)
     items[0] = 0
-    loss(network(items), torch.tensor([0, 0, 1, 1, 2, 2])).backward()
+    codes = [torch.tensor([0, 0, 1, 1, 2, 2])[:, None]] if name == "codes" else []
+    loss(network(items), torch.tensor([0, 0, 1, 1, 2, 2]), *codes).backward()
     for value in network.parameters():
         assert value.grad is not None
         assert float(value.grad.abs().max()) < 1e4

@@ -26,7 +26,7 @@ from flowhash.model_files import (
     write_sealed,
     write_tensors,
 )
-from flowhash.networks import EmbeddingNetwork, build_backbone
+from flowhash.networks import BucketOrder, EmbeddingNetwork, build_backbone
 
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder
@@ -48,6 +48,7 @@ ENTRIES: dict[str, tuple[type, ...]] = {
 NETWORK: dict[str, tuple[type, ...]] = {
     "backbone": (dict,), "outputs": (int, type(None)), "unit": (bool,),
 }  # fmt: skip
+ORDER: dict[str, tuple[type, ...]] = {"classes": (int,), "weight": (int, float)}
 PREPROCESSING: dict[str, tuple[type, ...]] = {
     "kind": (str,), "size": (list, type(None)), "scale": (int, float),
 }  # fmt: skip
@@ -155,6 +156,9 @@ def _check_record(path: Path, record: dict[str, Any]) -> None:
             described = record[network]["backbone"]
             check_entries(path, described, {"name": (str,)}, f"{network}.backbone")
             _check_numbers(path, f"{network}.outputs", record[network]["outputs"])
+            if record[network].get("order") is not None:
+                check_entries(path, record[network]["order"], ORDER, f"{network}.order")
+                _check_numbers(path, f"{network}.order", record[network]["order"])
             _check_numbers(path, f"{network}.backbone", described)
     check_entries(path, record["preprocessing"], PREPROCESSING, "preprocessing")
     if not all(isinstance(name, str) for name in record["class_names"]):
@@ -275,7 +279,7 @@ def _rebuild(
         module = build_backbone(described, hub=hub)
     # As it was stored: a library that writes its configuration differently today changes nothing.
     module.spec = described
-    network = EmbeddingNetwork(module, spec["outputs"], spec["unit"])
+    network = EmbeddingNetwork(module, spec["outputs"], spec["unit"], _empty_order(spec))
     start = name + "."
     weights = {key[len(start) :]: tensors[key] for key in tensors if key.startswith(start)}
     if shared is not None:
@@ -295,6 +299,13 @@ def _rebuild(
         raise InputError(f"{what}: {difference}")
     network.load_state_dict(weights)
     return network
+
+
+def _empty_order(spec: Mapping[str, Any]) -> BucketOrder | None:
+    order = spec.get("order")
+    if order is None:
+        return None
+    return BucketOrder(torch.zeros(order["classes"], spec["outputs"]), float(order["weight"]))
 
 
 def _difference(network: nn.Module, weights: Mapping[str, Tensor]) -> str | None:

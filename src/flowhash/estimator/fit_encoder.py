@@ -16,7 +16,15 @@ from torch import nn
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn import Schedule, Settings, Stage, train
+from flowhash.learn import (
+    DEFAULT_PENALTY,
+    Schedule,
+    Settings,
+    Stage,
+    split_classes,
+    train,
+    whole_classes,
+)
 
 if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
@@ -30,6 +38,7 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
     "triplet": {"margin": 1.0},
     "npairs": {"regulariser": 0.003, "product": True},
 }
+CODES_PENALTY = 5.0  # of logits, whose spread grows to about 3; less leaves buckets empty
 RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
 DEEP_RATE = 1e-3  # where there are layers before it
 SAMPLE = 20_000  # items whose spread around their class is measured, at most
@@ -78,15 +87,18 @@ def learn_encoder(
     settings = make_settings(hasher, labels, seed)
     data = LabelledItems(ArrayItems(items), labels, names, "X")
     preprocessing = Preprocessing.fit(data)
+    groups = whole_classes(labels)
+    if hasher.groups == "auto" and hasher.buckets > len(names):
+        groups = split_classes(preprocessing(items), labels, hasher.buckets, seed)
     directions = None
     if settings.hash.start == "classes":
-        directions = discriminant(items, labels, preprocessing, seed)
-    enough = data.subset(_enough_of_each(labels, settings.hash.items))
+        directions = discriminant(items, groups.labels, preprocessing, seed)
+    chosen = _enough_of_each(groups.labels, settings.hash.items)
     nothing = data.subset(np.zeros(0, np.int64))
-    splits = Splits(enough, nothing, None, preprocessing)
+    splits = Splits(data.subset(chosen), nothing, None, preprocessing)
     return train(
-        splits, settings, None, directions=directions, device=hasher.device,
-        quiet=not hasher.verbose,
+        splits, settings, None, directions=directions, groups=groups.labels[chosen],
+        device=hasher.device, quiet=not hasher.verbose,
     )  # fmt: skip
 
 
@@ -132,12 +144,20 @@ def make_settings(hasher: FlowHasher, labels: NDArray[np.int64], seed: int) -> S
         None,
         stage,
         active=int(hasher.active),
-        penalty=float(hasher.penalty),
+        penalty=penalty_of(hasher),
+        outside=hasher.groups == "auto",
         rank="base" if hasher.rank == "input" else "hash",
         augment=None,
         seed=seed,
         checkpoint_every=steps,
     )
+
+
+def penalty_of(hasher: FlowHasher) -> float:
+    """λ as given, or what suits the loss."""
+    if isinstance(hasher.penalty, str):  # "auto"
+        return CODES_PENALTY if hasher.loss == "codes" else DEFAULT_PENALTY
+    return float(hasher.penalty)
 
 
 def _enough_of_each(labels: NDArray[np.int64], least: int) -> NDArray[np.int64]:

@@ -34,7 +34,7 @@ from flowhash.estimator.hasher_files import (
     save_hasher,
 )
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
-from flowhash.learn import DEFAULT_PENALTY, LOSSES
+from flowhash.learn import LOSSES
 from flowhash.networks import device_of, run_networks
 from flowhash.table import MOST_BUCKETS, HashTable, Hits
 
@@ -60,8 +60,12 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             with a bucket of its own.
         active: k, how many of them an item is in and a query opens.
         n_neighbors: how many neighbours ``kneighbors`` and ``score`` look for by default.
-        penalty: λ, what it costs two classes of a batch to share a bucket.
-        loss: "triplet", "npairs", "contrastive", "lifted", "multi-similarity" or "circle".
+        penalty: λ, what it costs two groups to share a bucket; "auto" is 5 for the loss "codes",
+            whose outputs are as long as they like, and 0.5 for others.
+        loss: "triplet", "npairs", "contrastive", "lifted", "multi-similarity" or "circle", on
+            distances over the buckets of two items; or "codes", cross-entropy towards the buckets.
+        groups: what gets a code of its own: "classes"; or "auto", which cuts classes into as many
+            groups as there are buckets, where there are more buckets than classes.
         hidden: sizes of dense layers before the last one; none by default, which is quick and
             starts at a linear discriminant of the classes.
         steps: of training; "auto" sees each item about eight times, in 200 to 1,500 steps.
@@ -101,8 +105,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         "buckets": [Interval(Integral, 1, MOST_BUCKETS, closed="both")],
         "active": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        "penalty": [Interval(Real, 0, None, closed="left")],
+        "penalty": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "loss": [StrOptions(set(LOSSES) - {"library"})],
+        "groups": [StrOptions({"auto", "classes"})],
         "hidden": ["array-like"],
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "rank": [StrOptions({"input", "codes"})],
@@ -128,8 +133,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         active: int = 1,
         *,
         n_neighbors: int = 5,
-        penalty: float = DEFAULT_PENALTY,
+        penalty: float | str = "auto",
         loss: str = "triplet",
+        groups: str = "classes",
         hidden: tuple[int, ...] = (),
         steps: int | str = "auto",
         rank: str = "input",
@@ -144,6 +150,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.n_neighbors = n_neighbors
         self.penalty = penalty
         self.loss = loss
+        self.groups = groups
         self.hidden = hidden
         self.steps = steps
         self.rank = rank

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from flowhash.learn.training.training_loop import Coder as Coder
 
 if TYPE_CHECKING:  # for other rooms
+    from flowhash.learn.class_groups import (
+        split_classes as split_classes,
+        whole_classes as whole_classes,
+    )
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import (

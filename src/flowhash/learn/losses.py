@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flowhash.errors import InputError
-from flowhash.learn.gated_metrics import gated_distance, gated_product
+from flowhash.learn.gated_metrics import check_codes, gated_distance, gated_product
 from flowhash.networks import unit_vectors
 
 
@@ -177,6 +177,48 @@ class SoftmaxLoss(MetricLoss):
         return functional.cross_entropy(embeddings, labels, label_smoothing=self.smoothing)
 
 
+class CodeLoss(MetricLoss):
+    """Cross-entropy towards the codes: an item's k buckets are its targets, of all d.
+
+    Where a class has several groups, a second term is the cross-entropy of the class, whose
+    probability is the sum over the buckets of all of its groups: an item in a bucket of another
+    group of its own class is nearly right.
+
+    Args:
+        class_weight: of the second term.
+    """
+
+    unit = False
+
+    def __init__(self, class_weight: float = 1.0) -> None:
+        super().__init__()
+        self.class_weight = class_weight
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        codes: Tensor | None = None,
+        shares: Tensor | None = None,
+    ) -> Tensor:
+        """The mean over items of both terms.
+
+        Args:
+            embeddings: the hash network's outputs [B, d].
+            labels: groups [B]; the codes say all about them.
+            codes: the buckets of each item [B, k].
+            shares: what of each bucket is the item's class's [B, d], from 0 to 1; None leaves the
+                second term out.
+        """
+        if codes is None:
+            raise InputError('the loss "codes" is one of stage 2: stage 1 has no codes')
+        likely = functional.log_softmax(embeddings, 1)
+        value = -likely.gather(1, check_codes(embeddings, codes)).mean()
+        if shares is not None and self.class_weight:
+            value = value - self.class_weight * (likely + shares.log()).logsumexp(1).mean()
+        return value
+
+
 def _of_library(**given: Any) -> Callable[..., MetricLoss]:
     """Makes a loss of pytorch-metric-learning, which is imported only then."""
 
@@ -191,6 +233,7 @@ def _of_library(**given: Any) -> Callable[..., MetricLoss]:
 LOSSES: dict[str, Callable[..., MetricLoss]] = {
     "triplet": TripletLoss,
     "npairs": NPairsLoss,
+    "codes": CodeLoss,
     "contrastive": _of_library(name="ContrastiveLoss"),
     "lifted": _of_library(name="LiftedStructureLoss"),
     "multi-similarity": _of_library(name="MultiSimilarityLoss", similarity=True),

@@ -118,6 +118,11 @@ class Settings:
         hash: stage 2, Algorithm 1.
         active: k.
         penalty: λ of the class problem (half of the authors' cost step).
+        groups: what gets a code of its own in stage 2: "classes", as in the paper; or "auto", which
+            cuts classes into as many groups as there are buckets where there are more buckets than
+            classes, so that every bucket has work.
+        outside: whether the codes of a batch count what groups of other batches hold, with the
+            codes those had last; without it each batch is by itself, as in the paper.
         rank: "base" ranks with the snapshot of stage 1; "hash" with the fine-tuned network's own
             outputs, so that a query costs one forward pass, not two.
         augment: of images: ``pad`` pixels before a random crop back, ``flip`` from left to right
@@ -133,6 +138,8 @@ class Settings:
     hash: Stage
     active: int = 1
     penalty: float = NPAIRS_PENALTY
+    groups: str = "classes"
+    outside: bool = False
     rank: str = "base"
     augment: dict[str, Any] | None = field(default_factory=lambda: {"pad": 4, "flip": True})
     seed: int = 0
@@ -143,6 +150,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.rank not in ("base", "hash"):
             raise InputError(f'rank is {self.rank!r}; expected "base" or "hash"')
+        if self.groups not in ("classes", "auto"):
+            raise InputError(f'groups is {self.groups!r}; expected "classes" or "auto"')
         if not 1 <= self.active <= self.hash.outputs:
             raise InputError(
                 f"active is {self.active}; expected 1 to {self.hash.outputs}, the number of buckets"

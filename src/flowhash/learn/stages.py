@@ -9,24 +9,38 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.batches import Batches, Sample
-from flowhash.learn.losses import CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
+from flowhash.learn.class_groups import (
+    ClassGroups,
+    given_groups,
+    shared_out,
+    split_classes,
+    whole_classes,
+)
+from flowhash.learn.losses import CodeLoss, CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
 from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
 from flowhash.learn.training.process_group import Processes, join_processes
 from flowhash.learn.training.training_loop import Coder, StageRun, train_stage
 from flowhash.learn.training.validation import embed, validate
-from flowhash.networks import VECTOR_BACKBONES, EmbeddingNetwork, PlainVectors, build_backbone
+from flowhash.networks import (
+    VECTOR_BACKBONES,
+    BucketOrder,
+    EmbeddingNetwork,
+    PlainVectors,
+    build_backbone,
+)
 
 NUMBERS = {"base": 1, "hash": 2}  # of the stages, for seeds
 SAMPLE = 64  # items of a class whose mean is taken, at most
+ORDER_WEIGHTS = (0.0, 1.0, 16.0, 4.0)  # of the class in the order of buckets; the last unasked
 QUIET = 0.1  # factor on the outputs that no class starts at
 SMALL = 0.01  # σ of the authors' hash layer for ImageNet
 
@@ -43,11 +57,13 @@ class Stages:
         pairs: ArrayLike | None,
         quiet: bool,
         directions: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
     ) -> None:
         self.splits, self.settings, self.folder = splits, settings, folder
         self.processes, self.quiet = processes, quiet
         self.pairs = None if pairs is None else np.asarray(pairs)
         self.directions = None if directions is None else np.asarray(directions)
+        self.groups = None if groups is None else given_groups(groups, splits.train.labels)
         self.checkpoints: dict[str, Checkpoints] = {
             name: PassingCheckpoints() if folder is None else Checkpoints(folder / name)
             for name in NUMBERS
@@ -67,6 +83,12 @@ class Stages:
             )
         if self.settings.base is not None and base is None:
             self._check_stage("base", self.settings.base)
+        grouped = self.groups is not None or self.settings.groups != "classes"
+        if hashing and grouped and self.pairs is not None:
+            raise InputError(
+                "groups are parts of classes, but the data are pairs, each a group of its own; "
+                'leave groups out, or choose groups="classes"'
+            )
         if hashing:
             self._check_stage("hash", self.settings.hash)
 
@@ -74,19 +96,36 @@ class Stages:
         self._loss(stage)
         if name == "hash" and stage.start == "classes":
             self._check_start(stage)
-        positions, _ = self._sample(name, stage)(0)
+        labels = None
+        if name == "hash" and self._cuts_classes():  # into groups of at least as many items
+            labels = np.repeat(np.arange(self._group_count()), stage.items)
+        positions, _ = self._sample(name, stage, labels)(0)
         share(positions, 0, self.processes.world)
 
+    def _cuts_classes(self) -> bool:
+        """Whether stage 2 will make groups that are parts of classes."""
+        roomy = self.settings.hash.outputs > self.splits.train.classes
+        return self.settings.groups == "auto" and roomy and self.groups is None
+
+    def _group_count(self) -> int:
+        """How many groups stage 2 has or will have."""
+        train, stage = self.splits.train, self.settings.hash
+        if self._cuts_classes():
+            sizes = np.unique(train.labels, return_counts=True)[1]
+            return int(shared_out(sizes, stage.outputs, stage.items).sum())
+        return train.classes if self.groups is None else len(self.groups)
+
     def _check_start(self, stage: Stage) -> None:
-        classes = self.splits.train.classes
         if self.pairs is not None:
             raise InputError('start is "classes", but the data are pairs; choose start="random"')
+        count = self._group_count()
+        named = "class" if count == self.splits.train.classes else "group"
         given = self.directions
-        if given is not None and (given.ndim != 2 or len(given) != classes):
+        if given is not None and (given.ndim != 2 or len(given) != count):
             raise InputError(
-                f"directions have shape {given.shape}; expected [{classes}, m], one for each class"
+                f"directions have shape {given.shape}; expected [{count}, m], one for each {named}"
             )
-        _check_room(classes, stage.outputs)
+        _check_room(count, stage.outputs)
 
     def base(
         self, backbone: nn.Module | None, base: Encoder | EmbeddingNetwork | None
@@ -117,18 +156,50 @@ class Stages:
         network, loss = self.start(base, backbone)
         run = self._run("hash", settings.hash, network, loss)
         if loss.coded:
-            run.coder = Coder(settings.active, settings.penalty)
+            counted = settings.outside or isinstance(loss, CodeLoss)
+            owners = None if self.groups is None or not counted else self.groups.owners
+            run.coder = Coder(settings.active, settings.penalty, owners)
         ranker = base if settings.rank == "base" else None
         run.validate = self._validation(settings.hash, settings.active, ranker)
         run.before = record.get("journal", 0)
         train_stage(run)
+        if run.coder is not None and isinstance(loss, CodeLoss) and ranker is not None:
+            network.order = self._order(network, run)
         return network
+
+    def _make_groups(self, base: EmbeddingNetwork) -> ClassGroups:
+        """What gets a code of its own: classes, or parts of them in the base embedding."""
+        train, settings = self.splits.train, self.settings
+        if not self._cuts_classes():
+            return whole_classes(train.labels)
+        made = embed(base, train, self.splits.preprocessing, self.processes.device)
+        return split_classes(
+            made, train.labels, settings.hash.outputs, settings.seed, settings.hash.items
+        )
+
+    def _order(self, network: EmbeddingNetwork, run: StageRun) -> BucketOrder | None:
+        """By class first, where classes have several groups; how much so, validation says."""
+        assert self.groups is not None
+        assert run.coder is not None
+        if not self.groups.split:
+            return None
+        classes = np.arange(self.splits.train.classes)
+        shares = torch.from_numpy(run.coder.shares(classes, network.outputs))
+        shares = shares.to(self.processes.device)
+        tried = ORDER_WEIGHTS if run.validate is not None else ORDER_WEIGHTS[-1:]
+        found = []
+        for weight in tried:
+            network.order = BucketOrder(shares, weight)
+            found.append(0.0 if run.validate is None else run.validate(network)["pr1"])
+        return BucketOrder(shares, tried[int(np.argmax(found))])
 
     def start(
         self, base: EmbeddingNetwork, backbone: nn.Module | None
     ) -> tuple[EmbeddingNetwork, MetricLoss]:
         """The hash network before the first step of Algorithm 1, and its loss."""
         stage, settings = self.settings.hash, self.settings
+        if self.pairs is None and self.groups is None:
+            self.groups = self._make_groups(base)
         torch.manual_seed(settings.seed + 1)  # the same head, whether stage 1 ran here or before
         loss = self._loss(stage)
         # Vectors that rank as they are have no network to start from.
@@ -148,9 +219,17 @@ class Stages:
         if self.directions is not None:
             return torch.from_numpy(np.asarray(self.directions, np.float32))
         stage, trained = self.settings.base, self.checkpoints["base"].load("best")
-        if trained is not None and stage is not None and stage.loss == "cross-entropy":
+        split = self.groups is not None and self.groups.split
+        if (
+            trained is not None
+            and stage is not None
+            and stage.loss == "cross-entropy"
+            and not split
+        ):
             return nn.functional.normalize(trained.part("loss")["weight"])
-        return class_directions(base, self.splits.train, self.splits.preprocessing)
+        train = self.splits.train
+        labels = train.labels if self.groups is None else self.groups.labels
+        return class_directions(base, train, self.splits.preprocessing, labels)
 
     def _run(
         self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss
@@ -218,8 +297,11 @@ class Stages:
             )
         return EmbeddingNetwork(build_backbone({"name": "linear", "inputs": self._length()}), None)
 
-    def _sample(self, name: str, stage: Stage) -> Sample:
-        seed, labels = self.settings.seed * 2 + NUMBERS[name], self.splits.train.labels
+    def _sample(self, name: str, stage: Stage, labels: NDArray[np.int64] | None = None) -> Sample:
+        seed = self.settings.seed * 2 + NUMBERS[name]
+        if labels is None:
+            grouped = name == "hash" and self.groups is not None
+            labels = self.groups.labels if grouped and self.groups else self.splits.train.labels
         if self.pairs is not None:
             return PairSampler(self.pairs, stage.batch // 2, seed).batch
         return ClassBalancedSampler(labels, stage.classes, stage.items, seed).labelled_batch
@@ -339,11 +421,18 @@ def _scores(
 
 
 def class_directions(
-    base: EmbeddingNetwork, data: LabelledItems, preprocessing: Preprocessing
+    base: EmbeddingNetwork,
+    data: LabelledItems,
+    preprocessing: Preprocessing,
+    labels: NDArray[np.int64] | None = None,
 ) -> Tensor:
-    """The mean base embedding of each class that is there, at length one [classes, outputs]."""
-    order = np.argsort(data.labels, kind="stable")
-    starts = np.flatnonzero(np.diff(data.labels[order], prepend=-1))
+    """The mean base embedding of each class that is there, at length one [classes, outputs].
+
+    ``labels`` are groups to take the means of, instead of classes.
+    """
+    labels = data.labels if labels is None else labels
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order], prepend=-1))
     chosen = [part[:: max(1, len(part) // SAMPLE)][:SAMPLE] for part in np.split(order, starts[1:])]
     device = next((value.device for value in base.parameters()), torch.device("cpu"))
     made = embed(base, data.subset(np.concatenate(chosen)), preprocessing, device)

@@ -27,7 +27,7 @@ from flowhash.networks import EmbeddingNetwork
 # What an unfinished run may go on with changed: a rate that was too high, a batch too large. The
 # rest decides what is learned, or the shape of what a checkpoint holds.
 STAGE_KEEPS = ("loss", "outputs", "optimiser", "start")
-RUN_KEEPS = ("backbone", "active", "rank", "seed")
+RUN_KEEPS = ("backbone", "active", "groups", "rank", "seed")
 
 
 def train(
@@ -39,6 +39,7 @@ def train(
     base: Encoder | EmbeddingNetwork | None = None,
     pairs: ArrayLike | None = None,
     directions: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> Encoder:
@@ -62,7 +63,10 @@ def train(
             labels; each pair is its own class in a batch.
         directions: of the classes in the base embedding [classes, m], where the hash stage starts
             at them (``start="classes"``) and stage 1 does not run here: a classifier's weights,
-            with or without its biases as one more column. The class means by default.
+            with or without its biases as one more column. The class means by default. Of the
+            groups, where there are some.
+        groups: of the items of ``splits.train`` [n], from 0 on, each inside one class: what gets a
+            code of its own in stage 2. By default what ``settings.groups`` says.
         device: "auto", "cpu" or "cuda".
         quiet: no progress on the terminal.
 
@@ -75,7 +79,7 @@ def train(
     processes = join_processes(device)
     if isinstance(base, Encoder):
         splits = _prepared_for(base, splits)
-    stages = Stages(splits, settings, folder, processes, pairs, quiet, directions)
+    stages = Stages(splits, settings, folder, processes, pairs, quiet, directions, groups)
     stages.check(base)
     if folder is not None:
         _claim_folder(folder, stages, base)
@@ -176,6 +180,8 @@ def _claim_folder(folder: Path, stages: Stages, base: Encoder | EmbeddingNetwork
             it is finished; or a process does not see the folder.
     """
     settings, origin = stages.settings.to_json(), _origin_of(stages.splits, base, stages.pairs)
+    if stages.groups is not None:
+        origin["groups"] = _digest([stages.groups.labels])
     asked = json.loads(json.dumps({"settings": settings, "origin": origin}))
     processes = stages.processes
     path = folder / "settings.json"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # for other rooms
         PlainVectors as PlainVectors,
     )
     from flowhash.networks.embedding_network import (
+        BucketOrder as BucketOrder,
         device_of as device_of,
         run_networks as run_networks,
         unit_vectors as unit_vectors,

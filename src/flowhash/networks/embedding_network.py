@@ -16,6 +16,7 @@ from flowhash.errors import InputError, reason
 from flowhash.networks.backbones import PlainVectors
 
 SHORTEST = 1e-6  # rows that are shorter count as zero
+SMALLEST = 1e-30  # probability, whose logarithm is finite
 # Words of errors about an item's shape, and of those about the machine, which may name sizes too.
 OF_SHAPES = ("shape", "size", "dim", "channel", "expected", "indices", "elements")
 OF_MACHINES = ("memory", "alloc", "cuda", "cudnn", "cublas", "device", "hip", "mps")
@@ -29,9 +30,16 @@ class EmbeddingNetwork(nn.Module):
         outputs: of the last layer: the embedding's length m, or d buckets. None leaves the layer
             out, so that the features are the embedding.
         unit: L2-normalise the outputs, as triplet losses have it.
+        order: of a hash network: turns its outputs into scores by which buckets are opened.
     """
 
-    def __init__(self, backbone: nn.Module, outputs: int | None, unit: bool = False) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        outputs: int | None,
+        unit: bool = False,
+        order: BucketOrder | None = None,
+    ) -> None:
         super().__init__()
         features = getattr(backbone, "features", None)
         if not isinstance(features, int) or not isinstance(getattr(backbone, "spec", None), dict):
@@ -53,6 +61,7 @@ class EmbeddingNetwork(nn.Module):
             ) from error
         self.outputs: int = features if outputs is None else outputs
         self.unit = unit
+        self.order = order
         if isinstance(self.head, nn.Linear):
             nn.init.xavier_uniform_(self.head.weight)
             nn.init.zeros_(self.head.bias)
@@ -65,6 +74,7 @@ class EmbeddingNetwork(nn.Module):
             "backbone": self.backbone.spec,
             "outputs": None if headless else self.outputs,
             "unit": self.unit,
+            **({} if self.order is None else {"order": self.order.spec}),
         }
 
     @property
@@ -79,7 +89,42 @@ class EmbeddingNetwork(nn.Module):
     def finish(self, features: Tensor) -> Tensor:
         """The embeddings [n, outputs] of features [n, features]: last layer, then unit length."""
         made: Tensor = self.head(features)
+        if self.order is not None:
+            made = self.order(made)
         return unit_vectors(made) if self.unit else made
+
+
+class BucketOrder(nn.Module):
+    """Scores of buckets from a hash network's outputs: first the class, then the group in it.
+
+    Outputs are logits of buckets, trained by cross-entropy. A class's probability is the sum over
+    its shares of the buckets; a bucket's score is its own log-probability plus ``weight`` times
+    that of the classes in it. So the buckets of the likeliest class are opened first, and those of
+    the next one before a stray bucket of a class that is unlikely.
+
+    Args:
+        shares: how much of each bucket is each class's [classes, d], columns of sum one, or zero
+            for a bucket that nobody has.
+        weight: of the class; with 0 the order is that of the outputs.
+    """
+
+    shares: Tensor
+
+    def __init__(self, shares: Tensor, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.register_buffer("shares", shares)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What it takes to build it again, without its shares."""
+        return {"classes": len(self.shares), "weight": self.weight}
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """The scores [n, d]."""
+        likely = nn.functional.log_softmax(outputs, 1)
+        classes = likely.exp() @ self.shares.t()
+        return likely + self.weight * (classes @ self.shares).clamp(min=SMALLEST).log()
 
 
 def unit_vectors(values: Tensor) -> Tensor:

@@ -255,7 +255,7 @@ class Trainings:
 
 def _with_backbone(backbone: nn.Module, network: EmbeddingNetwork) -> EmbeddingNetwork:
     """Another backbone before the last layer of a network."""
-    made = EmbeddingNetwork(backbone, network.outputs, network.unit)
+    made = EmbeddingNetwork(backbone, network.outputs, network.unit, copy.deepcopy(network.order))
     made.head.load_state_dict(network.head.state_dict())
     return made.eval()
 

@@ -8,7 +8,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from flowhash.codes import assign_codes, class_means, item_objective, upper_bound_gap
 from flowhash.errors import InputError, TrainingError
 from flowhash.learn.batches import Batches, TrainingBatch
-from flowhash.learn.losses import MetricLoss
+from flowhash.learn.losses import CodeLoss, MetricLoss
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoint, Checkpoints, restore, state_tensors
 from flowhash.learn.training.process_group import Processes
@@ -40,9 +40,9 @@ class Coder:
     Attributes:
         active: k.
         penalty: λ of the class problem.
-        groups: how many there are in all, labelled from 0. Where a batch has fewer, the others keep
-            the codes of their last batch, and what is shared with those costs as much. None leaves
-            each batch to itself, as the paper has it.
+        owners: the class of every group [groups], for ``shares``. With them what a batch's groups
+            share with others, which keep the codes of their last batch, costs as much as what they
+            share among themselves. None leaves each batch to itself, as the paper has it.
         prices: the buckets' prices after the last batch, or None; part of a checkpoint.
         chosen: the code of every group in its last batch [groups, k], -1 before its first, or None;
             part of a checkpoint.
@@ -53,7 +53,7 @@ class Coder:
 
     active: int
     penalty: float
-    groups: int | None = None
+    owners: NDArray[np.int64] | None = None
     prices: NDArray[np.float64] | None = None
     chosen: NDArray[np.int32] | None = None
     loads: NDArray[np.int64] | None = None
@@ -84,12 +84,42 @@ class Coder:
 
     def _outside(self, classes: NDArray[np.int64], buckets: int) -> NDArray[np.int64] | None:
         """How many groups that are not in the batch are in each bucket."""
-        if self.groups is None:
+        if self.owners is None:
             return None
         if self.chosen is None:
-            self.chosen = np.full((self.groups, self.active), -1, np.int32)
+            self.chosen = np.full((len(self.owners), self.active), -1, np.int32)
         others = np.delete(self.chosen, classes, axis=0)
         return np.bincount(others[others >= 0], minlength=buckets)
+
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        kept = {"prices": self.prices, "chosen": self.chosen, "loads": self.loads}
+        return {name: None if array is None else array.tolist() for name, array in kept.items()}
+
+    def restore(self, record: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's record, or one of an older FlowHash, which knew less."""
+        kinds = {"prices": np.float64, "chosen": np.int32, "loads": np.int64}
+        for name, kind in kinds.items():
+            kept = record.get(name)
+            setattr(self, name, None if kept is None else np.array(kept, kind))
+
+    def shares(self, classes: NDArray[np.int64], buckets: int) -> NDArray[np.float32]:
+        """How much of each bucket is each of some classes', of the groups in it [classes, d].
+
+        Args:
+            classes: ascending, each once.
+            buckets: d.
+        """
+        assert self.owners is not None
+        assert self.chosen is not None
+        loads = np.bincount(self.chosen[self.chosen >= 0], minlength=buckets)
+        groups = np.flatnonzero(np.isin(self.owners, classes))
+        rows = np.searchsorted(classes, self.owners[groups])
+        found = np.zeros((len(classes), buckets), np.float32)
+        for codes in self.chosen[groups].T:
+            known = codes >= 0
+            np.add.at(found, (rows[known], codes[known]), 1)
+        return np.asarray(found / np.maximum(loads, 1), np.float32)
 
     def report(
         self,
@@ -171,6 +201,8 @@ def train_stage(run: StageRun) -> dict[str, Any]:
     assert last is not None
     best = run.checkpoints.load("best") or last
     run.network.load_state_dict(best.part("network"))
+    if run.coder is not None:
+        run.coder.restore(best.record)
     return last.record
 
 
@@ -197,11 +229,8 @@ class _Loop:
                 f"the checkpoint of step {record['step']} does not fit the network: {error}; train "
                 "with the same network, or in another folder"
             ) from error
-        if coder is not None and record["prices"] is not None:
-            coder.prices = np.array(record["prices"])
-            if record.get("chosen") is not None:
-                coder.chosen = np.array(record["chosen"], np.int32)
-            coder.loads = None if record["loads"] is None else np.array(record["loads"])
+        if coder is not None:
+            coder.restore(record)
         self.step, self.seconds = record["step"], record["seconds"]
         self.journal_start, self.best = record["journal"], Best(**record["best"])
 
@@ -260,13 +289,22 @@ class _Loop:
             refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
             codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
-        loss = run.loss(embeddings, labels, chosen)
+        loss = run.loss(embeddings, labels, chosen, *self._shares(batch, embeddings))
         value = float(loss.detach())
         refuse_infinite(value, "the loss", batch.step)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
         return value, embeddings, codes
+
+    def _shares(self, batch: TrainingBatch, embeddings: Tensor) -> list[Tensor]:
+        """How much of each bucket is each item's class's [B, d], for the one loss that asks."""
+        coder = self.run.coder
+        if not isinstance(self.run.loss, CodeLoss) or coder is None or coder.owners is None:
+            return []
+        classes, places = np.unique(coder.owners[batch.labels], return_inverse=True)
+        found = coder.shares(classes, embeddings.shape[1])[places]
+        return [torch.from_numpy(found).to(embeddings.device)]
 
     def _log(
         self, loss: float, rate: float, batch: TrainingBatch, embeddings: Tensor, codes: Any
@@ -317,9 +355,7 @@ class _Loop:
             "step": self.step,
             "journal": 0 if self.journal is None else self.journal.length,
             "seconds": self.seconds,
-            "prices": None if coder is None or coder.prices is None else coder.prices.tolist(),
-            "chosen": None if coder is None or coder.chosen is None else coder.chosen.tolist(),
-            "loads": None if coder is None or coder.loads is None else coder.loads.tolist(),
+            **({} if coder is None else coder.record()),
             "best": dataclasses.asdict(self.best),
         }
         self.run.checkpoints.save(name, record, tensors)

@@ -1,0 +1,162 @@
+"""Groups: what gets a code of its own; classes, or parts of them where there are more buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.argument_checks import numbers
+from flowhash.codes import assign_codes
+from flowhash.errors import InputError
+
+ROUNDS = 20  # of k-means with even loads, inside a class
+SAMPLE = 2_048  # items of a class that loads are made even on; the others follow their prices
+PRICE_STEP = 0.05  # by which a cluster with e times its share gets dearer, in shares of the spread
+LEAST = 2  # items of a group, so that it has a pair
+
+
+@dataclass(frozen=True, eq=False)
+class ClassGroups:
+    """The groups of a training set, each part of one class.
+
+    Attributes:
+        labels: the group of each item [n], from 0 to groups - 1, each of which occurs.
+        owners: the class of each group [groups].
+    """
+
+    labels: NDArray[np.int64]
+    owners: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    @property
+    def split(self) -> bool:
+        """Whether a class has several."""
+        return len(np.unique(self.owners)) < len(self.owners)
+
+
+def given_groups(groups: ArrayLike, classes: NDArray[np.int64]) -> ClassGroups:
+    """Groups that a user names, one for each item, checked.
+
+    Raises:
+        InputError: they are not one whole number an item from 0 on, or one has items of two
+            classes.
+    """
+    labels = numbers(groups, "groups")
+    if labels.shape != classes.shape or labels.dtype.kind not in "iu":
+        raise InputError(
+            f"groups have shape {labels.shape} and dtype {labels.dtype}; expected a whole number "
+            f"for each of the {len(classes)} items"
+        )
+    names, first, labels = np.unique(labels, return_index=True, return_inverse=True)
+    if names[0] != 0 or names[-1] != len(names) - 1:
+        raise InputError(
+            f"groups go from {names[0]} to {names[-1]}, and {len(names)} of them occur; expected "
+            "all numbers from 0 on"
+        )
+    owners = classes[first]
+    wrong = np.flatnonzero(owners[labels] != classes)
+    if len(wrong):
+        group, item = labels[wrong[0]], wrong[0]
+        raise InputError(
+            f"group {group} has items of the classes {owners[group]} and {classes[item]}; expected "
+            "each group inside one class"
+        )
+    return ClassGroups(labels.astype(np.int64), owners)
+
+
+def whole_classes(classes: NDArray[np.int64]) -> ClassGroups:
+    """Each class is one group, as the paper has it."""
+    names, labels = np.unique(classes, return_inverse=True)
+    return ClassGroups(labels.astype(np.int64), names)
+
+
+def split_classes(
+    vectors: NDArray[np.float32],
+    classes: NDArray[np.int64],
+    count: int,
+    seed: int = 0,
+    least: int = LEAST,
+) -> ClassGroups:
+    """Classes cut into ``count`` groups of about the same size, by k-means inside each class.
+
+    Every class has one group at least. Where there are not more groups than classes, or too few
+    items, there are as many as there is room for.
+
+    Args:
+        vectors: what items are ranked by [n, dim].
+        classes: of the items [n].
+        count: how many groups there are to be.
+        seed: of where k-means starts.
+        least: items that a group has at least.
+    """
+    names, labels, sizes = np.unique(classes, return_inverse=True, return_counts=True)
+    parts = shared_out(sizes, count, least)
+    firsts = np.cumsum(parts) - parts
+    order = np.argsort(labels, kind="stable")
+    groups = np.empty(len(classes), np.int64)
+    for number, chosen in enumerate(np.split(order, np.cumsum(sizes)[:-1])):
+        rng = np.random.default_rng([seed, number])
+        groups[chosen] = firsts[number] + even_means(vectors[chosen], int(parts[number]), rng)
+    return ClassGroups(groups, np.repeat(names, parts))
+
+
+def shared_out(sizes: NDArray[np.int64], count: int, least: int = LEAST) -> NDArray[np.int64]:
+    """How many groups each class gets: as its size wants, one at least, each of ``least`` items.
+
+    One after the other goes to the class whose groups would be the largest (D'Hondt's way).
+    """
+    parts = np.ones(len(sizes), np.int64)
+    most = np.maximum(1, sizes // least)
+    for _ in range(min(count, int(most.sum())) - len(sizes)):
+        mean = np.where(parts < most, sizes / parts, -1.0)
+        parts[mean.argmax()] += 1
+    return parts
+
+
+def even_means(
+    vectors: NDArray[np.float32], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Which of ``count`` clusters of about the same size each vector is in [n]; none is empty.
+
+    k-means whose assignment is a flow: the penalty of ``assign_codes`` makes a full cluster dear.
+    """
+    if count == 1:
+        return np.zeros(len(vectors), np.int64)
+    some = np.sort(rng.permutation(len(vectors))[:SAMPLE])
+    rows = np.asarray(vectors[some], np.float64)
+    rows = rows - rows.mean(axis=0)
+    scale = float(np.square(rows).sum(axis=1).mean()) or 1.0
+    centres = rows[rng.permutation(len(rows))[:count]]
+    prices = np.zeros(count)
+    inside = np.zeros(len(rows), np.int64)
+    for _ in range(ROUNDS):
+        # One item more in a cluster costs as much as the whole spread: loads are even.
+        found = assign_codes(-_distances(rows, centres) / scale, 1, 1.0, prices=prices)
+        prices = found.prices
+        before, inside = inside, found.codes[:, 0].astype(np.int64)
+        if np.array_equal(before, inside):
+            break
+        loads = np.bincount(inside, minlength=count)[:, None]
+        sums = np.zeros_like(centres)
+        np.add.at(sums, inside, rows)
+        centres = np.where(loads > 0, sums / np.maximum(loads, 1), centres)
+    if len(some) == len(vectors):
+        return inside
+    middle = np.asarray(vectors[some], np.float64).mean(axis=0)
+    gains = -_distances(np.asarray(vectors, np.float64) - middle, centres) / scale
+    for _ in range(ROUNDS):
+        every = (gains - prices).argmax(axis=1)
+        fullness = np.bincount(every, minlength=count) * count / len(every)
+        prices = prices + PRICE_STEP * np.log(np.maximum(fullness, 0.1))
+    every[some] = inside  # so that none is empty
+    return np.asarray(every, np.int64)
+
+
+def _distances(rows: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Squared, [n, centres]."""
+    squares = np.square(rows).sum(axis=1)[:, None] + np.square(centres).sum(axis=1)
+    return np.asarray(np.maximum(squares - 2 * rows @ centres.T, 0.0))

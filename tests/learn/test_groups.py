@@ -1,0 +1,177 @@
+"""Groups: parts of classes with codes of their own, and the loss and the order that use them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from scipy.special import log_softmax, softmax
+
+from flowhash.encoder import Encoder
+from flowhash.errors import InputError
+from flowhash.learn import Coder, Settings, Stage, make_loss, train
+from flowhash.learn.class_groups import even_means, given_groups, shared_out, split_classes
+from flowhash.networks import BucketOrder
+from tests.learn.trainer import clouds, group_settings
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 40), st.integers(1, 4))
+def test_every_class_gets_its_share_of_the_groups(sizes: list[int], count: int, least: int) -> None:
+    parts = shared_out(np.array(sizes), count, least)
+    room = [max(1, size // least) for size in sizes]
+    assert parts.sum() == max(len(sizes), min(count, sum(room)))
+    assert all(1 <= part <= most for part, most in zip(parts, room, strict=True))
+    for one, (size, part) in enumerate(zip(sizes, parts, strict=True)):
+        for other in range(len(sizes)):  # nobody with room has larger groups than another's last
+            if one != other and part > 1 and parts[other] < room[other]:
+                assert sizes[other] / parts[other] <= size / (part - 1) + 1e-12
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10**6), st.integers(2, 5), st.integers(2, 25))
+def test_groups_lie_inside_classes_and_are_even(seed: int, classes: int, count: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(classes), rng.integers(4, 30, classes)))
+    vectors = rng.normal(size=(len(labels), 3)).astype(np.float32)
+    found = split_classes(vectors, labels, count, seed)
+    assert sorted(set(found.labels.tolist())) == list(range(len(found)))
+    np.testing.assert_array_equal(found.owners[found.labels], labels)
+    for name in range(classes):
+        loads = np.bincount(found.labels[labels == name])
+        loads = loads[loads > 0]
+        assert loads.max() - loads.min() <= 1
+    again = split_classes(vectors, labels, count, seed)
+    np.testing.assert_array_equal(again.labels, found.labels)
+
+
+def test_groups_are_the_clouds_of_a_class() -> None:
+    """Four clouds of one size, and a sample of a class that is larger than what is looked at."""
+    rng = np.random.default_rng(0)
+    for each in (20, 2_000):
+        truth = rng.permutation(np.repeat(np.arange(4), each))
+        vectors = 10 * np.eye(4, 6)[truth] + rng.normal(size=(len(truth), 6))
+        found = even_means(vectors.astype(np.float32), 4, rng)
+        table = np.zeros((4, 4), int)
+        np.add.at(table, (truth, found), 1)
+        assert table.max(axis=1).sum() >= 0.99 * len(truth)
+    same = even_means(np.ones((30, 2), np.float32), 3, rng)  # nothing to tell them apart by
+    assert np.bincount(same).tolist() == [10, 10, 10]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([0, 1], "for each of the 4 items"),
+        ([0.0, 0.5, 1.0, 1.0], "dtype float64"),
+        ([0, 0, 2, 2], "expected all numbers from 0 on"),
+        ([0, 1, 1, 1], "group 1 has items of the classes 0 and 1"),
+    ],
+)
+def test_groups_that_cannot_be(groups: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        given_groups(groups, np.array([0, 0, 1, 1]))
+    found = given_groups([2, 0, 1, 1], np.array([5, 5, 7, 7]))
+    assert found.owners.tolist() == [5, 7, 5]
+    assert found.split
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.sampled_from([0.0, 1.0, 2.5]))
+def test_the_loss_is_cross_entropy_of_codes_and_of_classes(
+    seed: int, active: int, weight: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    batch, buckets = 6, 5
+    outputs = rng.normal(size=(batch, buckets))
+    codes = np.stack([rng.permutation(buckets)[:active] for _ in range(batch)])
+    shares = rng.uniform(0.1, 1, size=(batch, buckets)) * (rng.random((batch, buckets)) < 0.6)
+    shares[np.arange(batch), codes[:, 0]] = 0.5  # its own bucket is its class's too
+    expected = 0.0
+    for row in range(batch):
+        likely = log_softmax(outputs[row])
+        expected -= sum(likely[bucket] for bucket in codes[row]) / active / batch
+        inside = sum(softmax(outputs[row])[q] * shares[row, q] for q in range(buckets))
+        expected -= weight * np.log(inside) / batch
+    given_outputs = torch.tensor(outputs, requires_grad=True)
+    loss = make_loss("codes", class_weight=weight)
+    labels = torch.arange(batch)
+    value = loss(given_outputs, labels, torch.from_numpy(codes), torch.from_numpy(shares))
+    assert float(value.detach()) == pytest.approx(expected)
+    value.backward()
+    assert bool(torch.isfinite(given_outputs.grad).all())
+    with pytest.raises(InputError, match="stage 1 has no codes"):
+        loss(given_outputs, labels)
+
+
+def test_shares_are_counted_over_all_groups() -> None:
+    owners = np.array([0, 0, 1, 2])
+    coder = Coder(2, 0.5, owners)
+    coder.chosen = np.array([[0, 1], [1, 2], [2, 3], [-1, -1]], np.int32)  # the last not seen yet
+    every = coder.shares(np.arange(3), 5)
+    np.testing.assert_allclose(every, [[1, 1, 0.5, 0, 0], [0, 0, 0.5, 1, 0], [0, 0, 0, 0, 0]])
+    np.testing.assert_allclose(coder.shares(np.array([1]), 5), every[1:2])
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 4.0]))
+def test_the_order_is_by_class_and_then_by_bucket(seed: int, weight: float) -> None:
+    rng = np.random.default_rng(seed)
+    outputs = 3 * rng.normal(size=(4, 6)).astype(np.float32)
+    shares = rng.random((3, 6)).astype(np.float32)
+    shares /= shares.sum(axis=0)
+    shares[:, 5] = 0  # a bucket that nobody has
+    found = BucketOrder(torch.from_numpy(shares), weight)(torch.from_numpy(outputs)).numpy()
+    for row in range(4):
+        p = softmax(outputs[row].astype(np.float64))
+        classes = [sum(p[q] * shares[c, q] for q in range(6)) for c in range(3)]
+        for q in range(5):
+            inside = sum(shares[c, q] * classes[c] for c in range(3))
+            expected = np.log(p[q]) + weight * np.log(inside)
+            assert found[row, q] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert np.isfinite(found).all()
+    if weight == 0:
+        np.testing.assert_array_equal(found.argsort(axis=1), outputs.argsort(axis=1))
+    else:
+        assert (found.argmin(axis=1) == 5).all()
+
+
+def test_training_with_groups_uses_every_bucket_and_is_kept(tmp_path: Path) -> None:
+    """Four classes in twenty buckets: by classes most stay empty, by groups none does."""
+    splits = clouds(classes=4, items=120, noise=0.6)
+    stage = Stage("codes", 20, 10, 4, 150, rate=5e-3, start="classes")
+    told = Settings(
+        {"name": "linear"}, None, stage, augment=None, groups="auto", penalty=0.5, validate_every=75
+    )
+    encoder = train(splits, told, tmp_path / "run", quiet=True)
+    assert encoder.hash.order is not None
+    used = set(encoder.encode(splits.train).codes.ravel().tolist())
+    assert len(used) == 20
+    loaded = Encoder.load(tmp_path / "run" / "encoder")
+    assert loaded.fingerprint == encoder.fingerprint
+    assert splits.test is not None
+    np.testing.assert_array_equal(
+        loaded.encode(splits.test).activations, encoder.encode(splits.test).activations
+    )
+    classes = splits.train.labels
+    by_class = train(
+        splits, replace(told, groups="classes", hash=replace(stage, classes=4)), None, quiet=True
+    )
+    assert by_class.hash.order is None
+    assert len(set(by_class.encode(splits.train).codes.ravel().tolist())) <= 6
+    own = classes * 2 + np.arange(len(classes)) % 2
+    halves = train(
+        splits, replace(told, hash=replace(stage, classes=8)), None, groups=own, quiet=True
+    )
+    assert halves.hash.order is not None
+    assert halves.hash.order.shares.sum() == pytest.approx(8)
+
+
+def test_pairs_have_no_groups(tmp_path: Path) -> None:
+    splits = clouds()
+    with pytest.raises(InputError, match="the data are pairs"):
+        train(splits, group_settings(base=None), None, pairs=[[0, 1], [2, 3], [4, 5]], quiet=True)
