@@ -114,6 +114,7 @@ def test_report(stream: tuple[Any, int, float]) -> None:
     assert bound >= found["item_objective"] - 1e-5
     assert found["buckets_used"] == pytest.approx((loads > 0).mean())
     assert found["largest_load"] == pytest.approx(loads.max() / loads.sum())
+    assert found["load_variation"] == pytest.approx(np.std(loads) / np.mean(loads))
     shares = [load / loads.sum() for load in loads if load]
     entropy = -sum(share * np.log(share) for share in shares)
     assert found["buckets_effective"] == pytest.approx(np.exp(entropy))

@@ -51,6 +51,7 @@ def test_hash_validation_equals_brute_force(active: int, ranked: bool) -> None:
     assert found["suf"] == pytest.approx(suf)
     assert found["largest_bucket"] == pytest.approx(max(loads) / len(data))
     assert found["empty_buckets"] == pytest.approx(loads.count(0) / len(loads))
+    assert found["load_variation"] == pytest.approx(np.std(loads) / np.mean(loads))
     assert ("nmi" in found) == (active == 1)
 
 

@@ -48,7 +48,7 @@ class Coder:
             part of a checkpoint.
         loads: how many classes chose each bucket since the last report, or None.
         seconds: spent here since the last report.
-        objective: ĝ of the last batch.
+        objective: ĝ of the last batch, with what it shares with other batches' groups.
     """
 
     active: int
@@ -143,6 +143,7 @@ class Coder:
             values["buckets_used"] = float((self.loads > 0).mean())
             values["buckets_effective"] = float(np.exp(-(positive * np.log(positive)).sum()))
             values["largest_load"] = float(share.max())
+            values["load_variation"] = float(share.std() / share.mean())
         self.loads, self.seconds = None, 0.0
         return values
 

@@ -67,6 +67,7 @@ def validate(
         "suf": found.speed_up,
         "largest_bucket": float(found.loads.max() / len(made)),
         "empty_buckets": float((found.loads == 0).mean()),
+        "load_variation": float(found.loads.std() / found.loads.mean()),
     }
     if found.nmi is not None:
         values["nmi"] = found.nmi
