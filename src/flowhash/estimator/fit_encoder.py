@@ -17,6 +17,7 @@ from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import (
+    CODES_PENALTY,
     DEFAULT_PENALTY,
     Schedule,
     Settings,
@@ -38,7 +39,6 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
     "triplet": {"margin": 1.0},
     "npairs": {"regulariser": 0.003, "product": True},
 }
-CODES_PENALTY = 5.0  # of logits, whose spread grows to about 3; less leaves buckets empty
 RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
 DEEP_RATE = 1e-3  # where there are layers before it
 SAMPLE = 20_000  # items whose spread around their class is measured, at most

@@ -38,7 +38,10 @@ if TYPE_CHECKING:  # for other rooms
         split_classes as split_classes,
         whole_classes as whole_classes,
     )
-    from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
+    from flowhash.learn.settings import (
+        CODES_PENALTY as CODES_PENALTY,
+        DEFAULT_PENALTY as DEFAULT_PENALTY,
+    )
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import (
         Checkpoints as Checkpoints,

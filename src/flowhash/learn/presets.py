@@ -26,7 +26,14 @@ import numpy as np
 
 from flowhash.data import Splits
 from flowhash.errors import InputError
-from flowhash.learn.settings import DEFAULT_PENALTY, NPAIRS_PENALTY, Schedule, Settings, Stage
+from flowhash.learn.settings import (
+    CODES_PENALTY,
+    DEFAULT_PENALTY,
+    NPAIRS_PENALTY,
+    Schedule,
+    Settings,
+    Stage,
+)
 
 NIN_DECAY, NIN_HEAD_DECAY = 4e-5, 5e-4
 SMALL = 5000  # images; fewer fill half a network's width, at a quarter of the time
@@ -210,13 +217,23 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
 
 
 def _digits() -> Settings:
-    """Handwritten digits, a few seconds: both stages with the triplet loss on a dense layer."""
-    stage = _short_triplet(outputs=32, classes=10, items=8, steps=300)
+    """Handwritten digits, a few seconds: a dense layer by triplet, then codes of their parts."""
+    base = _short_triplet(outputs=32, classes=10, items=8, steps=300)
     return Settings(
         backbone={"name": "mlp", "hidden": [256]},
-        base=dataclasses.replace(stage, loss_options={"margin": 0.3}),
-        hash=stage,
-        penalty=DEFAULT_PENALTY,
+        base=dataclasses.replace(base, loss_options={"margin": 0.3}),
+        hash=Stage(
+            loss="codes",
+            outputs=32,
+            classes=32,
+            items=8,
+            steps=600,
+            rate=3e-3,
+            backbone_rate=0.1,
+            schedule=Schedule("cycle"),
+        ),
+        penalty=CODES_PENALTY,
+        groups="auto",
         augment=None,
         validate_every=100,
         checkpoint_every=100,

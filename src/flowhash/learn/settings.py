@@ -15,6 +15,9 @@ from flowhash.table import MOST_BUCKETS
 # npairs. Where nobody says otherwise, the first is taken.
 DEFAULT_PENALTY = 0.5
 NPAIRS_PENALTY = 0.15
+CODES_PENALTY = (
+    5.0  # of the loss "codes", whose outputs spread to about 3: less leaves buckets empty
+)
 
 
 @dataclass(frozen=True)
