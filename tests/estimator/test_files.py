@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError, StorageError
@@ -176,3 +177,15 @@ def test_a_pickle_answers_the_same() -> None:
     same(hasher, again, rows)
     assert again.score(rows, labels) == hasher.score(rows, labels)
     assert pickle.loads(pickle.dumps(quick())).get_params() == quick().get_params()
+
+
+def test_a_pickle_of_an_older_version_has_the_defaults_of_what_it_did_not_know() -> None:
+    items, labels = clouds()
+    hasher = quick().fit(items, labels)
+    state = hasher.__getstate__()
+    del state["groups"]
+    older = FlowHasher.__new__(FlowHasher)
+    older.__setstate__(state)
+    assert older.groups == FlowHasher().groups
+    assert clone(older).get_params() == older.get_params()
+    assert repr(older)

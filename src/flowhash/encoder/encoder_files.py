@@ -31,7 +31,8 @@ from flowhash.networks import BucketOrder, EmbeddingNetwork, build_backbone
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder
 
-FORMAT = 1
+FORMAT = 2
+BEFORE_ORDER = 1  # of encoders whose buckets have no order of their own, which older versions read
 RECORD = "encoder.json"
 WEIGHTS = "encoder-{}.safetensors"
 LARGEST_NUMBER = 1 << 24  # of a network's description: sizes, layers, words of a vocabulary
@@ -68,7 +69,7 @@ def described(encoder: Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Settings and weights of an encoder: all that it is."""
     base, hashing = encoder.base, encoder.hash
     settings = {
-        "format": FORMAT,
+        "format": BEFORE_ORDER if hashing.order is None else FORMAT,
         "base": None if base is None else base.spec,
         "hash": hashing.spec,
         "preprocessing": encoder.preprocessing.to_json(),
@@ -137,10 +138,10 @@ def _read_record(folder: Path) -> dict[str, Any]:
             advice = f"it is a training's folder, whose encoder is {inside}"
         raise InputError(f"{folder} holds no encoder: there is no {RECORD} in it; {advice}")
     record = read_sealed(path)
-    if record.get("format") != FORMAT:
+    if record.get("format") not in (BEFORE_ORDER, FORMAT):
         raise InputError(
             f"{path} has format {reason(repr(record.get('format'))):.40}; this FlowHash reads "
-            f"{FORMAT}. Install the version that wrote it, or a newer one"
+            f"{BEFORE_ORDER} to {FORMAT}. Install the version that wrote it, or a newer one"
         )
     with described_by(path, "encoder"):
         _check_record(path, record)

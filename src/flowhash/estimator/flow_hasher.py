@@ -65,7 +65,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         loss: "triplet", "npairs", "contrastive", "lifted", "multi-similarity" or "circle", on
             distances over the buckets of two items; or "codes", cross-entropy towards the buckets.
         groups: what gets a code of its own: "classes"; or "auto", which cuts classes into as many
-            groups as there are buckets, where there are more buckets than classes.
+            groups as there are buckets, where there are more buckets than classes, and counts in
+            every batch what groups of other batches hold.
         hidden: sizes of dense layers before the last one; none by default, which is quick and
             starts at a linear discriminant of the classes.
         steps: of training; "auto" sees each item about eight times, in 200 to 1,500 steps.
@@ -405,7 +406,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         return portable(super().__getstate__())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(restored(state))
+        super().__setstate__(restored(state, type(self)().get_params()))
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "table_")

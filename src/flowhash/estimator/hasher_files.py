@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
 
 FORMAT = 2
-BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read too
+BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read, but for encoders
+# with an order of buckets, whose own format says so
 RECORD = "flowhasher.json"
 LABELS = "labels.safetensors"
 FITTED = re.compile(r"fitted-[0-9a-f]{16}")
@@ -214,9 +215,12 @@ def portable(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def restored(state: dict[str, Any]) -> dict[str, Any]:
-    """The attributes as they were before :func:`portable`."""
-    state = dict(state)
+def restored(state: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
+    """The attributes as they were before :func:`portable`.
+
+    Parameters that an older FlowHash did not have yet get their ``defaults``.
+    """
+    state = defaults | state
     kept = state.pop("_portable", None)
     if kept is not None:
         with tempfile.TemporaryDirectory() as folder:

@@ -12,8 +12,7 @@ from flowhash.codes import assign_codes
 from flowhash.errors import InputError
 
 ROUNDS = 20  # of k-means with even loads, inside a class
-SAMPLE = 2_048  # items of a class that loads are made even on; the others follow their prices
-PRICE_STEP = 0.05  # by which a cluster with e times its share gets dearer, in shares of the spread
+SAMPLE = 2_048  # items of a class that centres are found on, and that are assigned at once
 LEAST = 2  # items of a group, so that it has a pair
 
 
@@ -120,40 +119,53 @@ def shared_out(sizes: NDArray[np.int64], count: int, least: int = LEAST) -> NDAr
 def even_means(
     vectors: NDArray[np.float32], count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Which of ``count`` clusters of about the same size each vector is in [n]; none is empty.
+    """Which of ``count`` clusters each vector is in [n]; their sizes differ by one at most.
 
-    k-means whose assignment is a flow: the penalty of ``assign_codes`` makes a full cluster dear.
+    k-means whose assignment is a flow, by ``assign_codes`` with a penalty that makes loads even. Of
+    many vectors the centres are found on a sample; then all are assigned, block after block, each
+    with the loads of those before it.
     """
+    inside = np.zeros(len(vectors), np.int64)
     if count == 1:
-        return np.zeros(len(vectors), np.int64)
-    some = np.sort(rng.permutation(len(vectors))[:SAMPLE])
-    rows = np.asarray(vectors[some], np.float64)
-    rows = rows - rows.mean(axis=0)
-    scale = float(np.square(rows).sum(axis=1).mean()) or 1.0
-    centres = rows[rng.permutation(len(rows))[:count]]
-    prices = np.zeros(count)
-    inside = np.zeros(len(rows), np.int64)
-    for _ in range(ROUNDS):
-        # One item more in a cluster costs as much as the whole spread: loads are even.
-        found = assign_codes(-_distances(rows, centres) / scale, 1, 1.0, prices=prices)
-        prices = found.prices
-        before, inside = inside, found.codes[:, 0].astype(np.int64)
-        if np.array_equal(before, inside):
-            break
-        loads = np.bincount(inside, minlength=count)[:, None]
-        sums = np.zeros_like(centres)
-        np.add.at(sums, inside, rows)
-        centres = np.where(loads > 0, sums / np.maximum(loads, 1), centres)
-    if len(some) == len(vectors):
         return inside
-    middle = np.asarray(vectors[some], np.float64).mean(axis=0)
-    gains = -_distances(np.asarray(vectors, np.float64) - middle, centres) / scale
+    order = rng.permutation(len(vectors))
+    size = max(SAMPLE, LEAST * count)
+    rows = _centred(vectors, order[:size], 0.0)
+    middle = rows.mean(axis=0)
+    rows -= middle
+    centres = rows[:count].copy()
+    found = np.zeros(0, np.int64)
     for _ in range(ROUNDS):
-        every = (gains - prices).argmax(axis=1)
-        fullness = np.bincount(every, minlength=count) * count / len(every)
-        prices = prices + PRICE_STEP * np.log(np.maximum(fullness, 0.1))
-    every[some] = inside  # so that none is empty
-    return np.asarray(every, np.int64)
+        before, found = found, _even(rows, centres, np.zeros(count))
+        if np.array_equal(before, found):
+            break
+        sums = np.zeros_like(centres)
+        np.add.at(sums, found, rows)
+        centres = sums / np.bincount(found, minlength=count)[:, None]
+    loads = np.zeros(count)
+    for start in range(0, len(vectors), size):
+        block = order[start : start + size]
+        inside[block] = _even(_centred(vectors, block, middle), centres, loads)
+        loads += np.bincount(inside[block], minlength=count)
+    return inside
+
+
+def _centred(
+    vectors: NDArray[np.float32], chosen: NDArray[np.int64], middle: NDArray[np.float64] | float
+) -> NDArray[np.float64]:
+    return np.asarray(vectors[chosen], np.float64) - middle
+
+
+def _even(
+    rows: NDArray[np.float64], centres: NDArray[np.float64], loads: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """The nearest centres by which all loads, with those that are there, are as even as can be."""
+    far = _distances(rows, centres)
+    far -= far.min(axis=1, keepdims=True)
+    far = np.minimum(far, 4 * far.mean())  # of centres so far away one is as bad as the other
+    penalty = float(far.max()) or 1.0  # no distance is worth one item more than others have
+    codes = assign_codes(-far, 1, penalty, outside=loads - loads.min()).codes
+    return codes[:, 0].astype(np.int64)
 
 
 def _distances(rows: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -180,9 +180,8 @@ class SoftmaxLoss(MetricLoss):
 class CodeLoss(MetricLoss):
     """Cross-entropy towards the codes: an item's k buckets are its targets, of all d.
 
-    Where a class has several groups, a second term is the cross-entropy of the class, whose
-    probability is the sum over the buckets of all of its groups: an item in a bucket of another
-    group of its own class is nearly right.
+    A second term is the cross-entropy of the class, whose probability is the sum over its shares of
+    the buckets: an item in a bucket of another group of its own class is nearly right.
 
     Args:
         class_weight: of the second term.

@@ -125,7 +125,8 @@ class Settings:
             cuts classes into as many groups as there are buckets where there are more buckets than
             classes, so that every bucket has work.
         outside: whether the codes of a batch count what groups of other batches hold, with the
-            codes those had last; without it each batch is by itself, as in the paper.
+            codes those had last; without it each batch is by itself, as in the paper. The loss
+            "codes" always does; pairs have no groups that come again, and never do.
         rank: "base" ranks with the snapshot of stage 1; "hash" with the fine-tuned network's own
             outputs, so that a query costs one forward pass, not two.
         augment: of images: ``pad`` pixels before a random crop back, ``flip`` from left to right

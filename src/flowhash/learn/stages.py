@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
 from flowhash.learn.training.process_group import Processes, join_processes
 from flowhash.learn.training.training_loop import Coder, StageRun, train_stage
-from flowhash.learn.training.validation import embed, validate
+from flowhash.learn.training.validation import SPEED_UP_KEPT, embed, validate
 from flowhash.networks import (
     VECTOR_BACKBONES,
     BucketOrder,
@@ -82,14 +83,24 @@ class Stages:
                 "the loss of the hash stage is cross-entropy, which has no distance to gate; "
                 "choose another for it"
             )
-        if self.settings.base is not None and base is None:
-            self._check_stage("base", self.settings.base)
         grouped = self.groups is not None or self.settings.groups != "classes"
+        if self.settings.base is not None and self.settings.base.loss == "codes":
+            raise InputError(
+                'the loss of the base stage is "codes", which aims at codes that only stage 2 '
+                "solves for; choose another for it"
+            )
+        if hashing and grouped and self.settings.hash.loss == "softmax":
+            raise InputError(
+                "the loss of the hash stage is softmax, whose outputs are the classes, but groups "
+                'are asked for; choose groups="classes", or the loss "codes"'
+            )
         if hashing and grouped and self.pairs is not None:
             raise InputError(
                 "groups are parts of classes, but the data are pairs, each a group of its own; "
                 'leave groups out, or choose groups="classes"'
             )
+        if self.settings.base is not None and base is None:
+            self._check_stage("base", self.settings.base)
         if hashing:
             self._check_stage("hash", self.settings.hash)
 
@@ -97,10 +108,13 @@ class Stages:
         self._loss(stage)
         if name == "hash" and stage.start == "classes":
             self._check_start(stage)
-        labels = None
         if name == "hash" and self._cuts_classes():  # into groups of at least as many items
-            labels = np.repeat(np.arange(self._group_count()), stage.items)
-        positions, _ = self._sample(name, stage, labels)(0)
+            classes = min(stage.classes, self.splits.train.classes)
+            self._sample("base", replace(stage, classes=classes))  # names a class that is too small
+            count = min(stage.classes, self._group_count()) * stage.items
+            share(np.zeros(count), 0, self.processes.world)
+            return
+        positions, _ = self._sample(name, stage)(0)
         share(positions, 0, self.processes.world)
 
     def _cuts_classes(self) -> bool:
@@ -184,7 +198,8 @@ class Stages:
         """By class first, where classes have several groups; how much so, validation says.
 
         Of several weights that with the highest Pr@1 + Pr@16 is taken: the first bucket makes the
-        former, those that are opened after it the latter.
+        former, those that are opened after it the latter. Weights that lose more than a tenth of
+        the largest SUF are left out.
         """
         assert self.groups is not None
         if not self.groups.split:
@@ -199,12 +214,14 @@ class Stages:
         )
         tops = tuple({1, min(16, len(data) - 1)})
 
-        def precision(weight: float) -> float:
+        found = {}
+        for weight in ORDER_WEIGHTS:
             scores = BucketOrder(shares, weight)(torch.from_numpy(outputs)).numpy()
-            found = search_quality(scores, ranking, data.labels, self.settings.active, tops)
-            return sum(found.precision.values())
-
-        return BucketOrder(shares, max(ORDER_WEIGHTS, key=precision)).to(device)
+            found[weight] = search_quality(scores, ranking, data.labels, self.settings.active, tops)
+        enough = SPEED_UP_KEPT * max(each.speed_up for each in found.values())
+        quick = [weight for weight in ORDER_WEIGHTS if found[weight].speed_up >= enough]
+        best = max(quick, key=lambda weight: sum(found[weight].precision.values()))
+        return BucketOrder(shares, best).to(device)
 
     def start(
         self, base: EmbeddingNetwork, backbone: nn.Module | None
@@ -310,14 +327,16 @@ class Stages:
             )
         return EmbeddingNetwork(build_backbone({"name": "linear", "inputs": self._length()}), None)
 
-    def _sample(self, name: str, stage: Stage, labels: NDArray[np.int64] | None = None) -> Sample:
-        seed = self.settings.seed * 2 + NUMBERS[name]
-        if labels is None:
-            grouped = name == "hash" and self.groups is not None
-            labels = self.groups.labels if grouped and self.groups else self.splits.train.labels
+    def _sample(self, name: str, stage: Stage) -> Sample:
+        seed, labels = self.settings.seed * 2 + NUMBERS[name], self.splits.train.labels
         if self.pairs is not None:
             return PairSampler(self.pairs, stage.batch // 2, seed).batch
-        return ClassBalancedSampler(labels, stage.classes, stage.items, seed).labelled_batch
+        classes = stage.classes
+        if name == "hash" and self.groups is not None and stage.loss != "softmax":
+            labels = self.groups.labels
+            if self.groups.split:  # how many there are depends on the buckets and the data
+                classes = min(classes, len(self.groups))
+        return ClassBalancedSampler(labels, classes, stage.items, seed).labelled_batch
 
     def _validation(
         self, stage: Stage, active: int | None, ranker: EmbeddingNetwork | None

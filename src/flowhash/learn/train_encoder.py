@@ -180,8 +180,7 @@ def _claim_folder(folder: Path, stages: Stages, base: Encoder | EmbeddingNetwork
             it is finished; or a process does not see the folder.
     """
     settings, origin = stages.settings.to_json(), _origin_of(stages.splits, base, stages.pairs)
-    if stages.groups is not None:
-        origin["groups"] = _digest([stages.groups.labels])
+    origin["groups"] = None if stages.groups is None else _digest([stages.groups.labels])
     asked = json.loads(json.dumps({"settings": settings, "origin": origin}))
     processes = stages.processes
     path = folder / "settings.json"
@@ -200,11 +199,9 @@ def _claim_folder(folder: Path, stages: Stages, base: Encoder | EmbeddingNetwork
 
 
 def _compare(folder: Path, before: dict[str, Any], asked: dict[str, Any], finished: bool) -> None:
-    if before.get("origin") != asked["origin"]:
-        differs = [
-            name for name, value in asked["origin"].items()
-            if before.get("origin", {}).get(name) != value
-        ]  # fmt: skip
+    known = before.get("origin", {})  # of an older FlowHash it has no groups
+    differs = [name for name, value in asked["origin"].items() if known.get(name) != value]
+    if differs:
         raise InputError(
             f"{folder} holds a run on other data ({', '.join(differs)}); choose another folder"
         )
@@ -217,7 +214,10 @@ def _compare(folder: Path, before: dict[str, Any], asked: dict[str, Any], finish
         changed = [name for name in RUN_KEEPS if one.get(name) != other[name]]
         for stage in ("base", "hash"):
             was, now = one.get(stage) or {}, other[stage] or {}
-            names = (name for name in STAGE_KEEPS if was.get(name) != now.get(name))
+            keeps: tuple[str, ...] = STAGE_KEEPS
+            if stage == "hash" and other["groups"] != "classes":
+                keeps += ("items",)  # which decides how small a group may be
+            names = (name for name in keeps if was.get(name) != now.get(name))
             changed += [f"{stage}.{name}" for name in names]
     if changed:
         raise InputError(

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 IMAGES_AT_ONCE = 64  # more would need more memory, and gain nothing
 WIDE = 16  # times k buckets: a search that opens more waits in a line of its own
-LONG = 256  # hits: with payloads an answer of more is written in that line, too; without them
-# one of no more is written in one go, not piece by piece
+LONG = 256  # hits with payloads: an answer with more is written in that line, too
+IN_ONE_GO = 256  # hits without payloads: an answer with more is written piece by piece
 REPEATS = 3  # of a search whose time is compared; the fastest counts
 PIECE = 1 << 17  # bytes of hits, about, that are in memory before they are written
 LINE = 256  # bytes of a hit without its payload, about
@@ -310,12 +310,12 @@ class SearchExecutor:
         lines = [
             QueryAnswer([], found.opened[row], found.scanned[row], query.picture) for row in rows
         ]
-        if query.payloads or query.most_hits > LONG:
+        if query.payloads or query.most_hits > IN_ONE_GO:
             return self._written(query, found, rows, answer, lines)
         answer.answers = lines
         for row, line in zip(rows, lines, strict=True):
             line.hits = [
-                Hit(item, None, None, None, None, None, distance)
+                Hit.of(item, None, None, distance)
                 for _, item, distance in _ranked(query, found, row)
             ]
         return (as_json(answer),)

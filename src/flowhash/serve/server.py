@@ -97,7 +97,10 @@ def run(
             backlog=backlog,
         )
         server = _Server(config, app.state.service)
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        finally:
+            gc.unfreeze()
         if not server.started:
             raise InputError("the server could not start; the lines above say why")
         app.state.service.close()  # also where the server was forced to stop

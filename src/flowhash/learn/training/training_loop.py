@@ -102,6 +102,12 @@ class Coder:
         for name, kind in kinds.items():
             kept = record.get(name)
             setattr(self, name, None if kept is None else np.array(kept, kind))
+        groups = None if self.owners is None else len(self.owners)
+        if self.chosen is not None and groups is not None and len(self.chosen) != groups:
+            raise InputError(
+                f"the checkpoint has codes of {len(self.chosen)} groups, but there are {groups}; "
+                "train with the same groups, or in another folder"
+            )
 
     def shares(self, classes: NDArray[np.int64], buckets: int) -> NDArray[np.float32]:
         """How much of each bucket is each of some classes', of the groups in it [classes, d].
@@ -127,7 +133,10 @@ class Coder:
         embeddings: NDArray[np.float32],
         labels: NDArray[np.int64],
     ) -> dict[str, float]:
-        """ĝ, g and M(θ) of the last batch, and how evenly buckets were chosen since the last call.
+        """ĝ, g and M(θ) of the last batch, and how evenly buckets are chosen.
+
+        That is by all groups, where their codes are known, else by those of the batches since the
+        last call.
 
         g is of the items with the penalty that makes m·ĝ + M its upper bound: λ / m.
         """
@@ -137,10 +146,14 @@ class Coder:
             "item_objective": item_objective(codes, embeddings, labels, self.penalty / items),
             "bound_gap": upper_bound_gap(embeddings, labels, self.active),
         }
-        if self.loads is not None:
-            share = self.loads / max(1, self.loads.sum())
+        loads = self.loads
+        if self.chosen is not None:  # of all groups, as they are now
+            known = self.chosen[self.chosen >= 0]
+            loads = np.bincount(known, minlength=embeddings.shape[1])
+        if loads is not None:
+            share = loads / max(1, loads.sum())
             positive = share[share > 0]
-            values["buckets_used"] = float((self.loads > 0).mean())
+            values["buckets_used"] = float((loads > 0).mean())
             values["buckets_effective"] = float(np.exp(-(positive * np.log(positive)).sum()))
             values["largest_load"] = float(share.max())
             values["load_variation"] = float(share.std() / share.mean())
