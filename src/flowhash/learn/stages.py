@@ -334,8 +334,8 @@ class Stages:
         classes = stage.classes
         if name == "hash" and self.groups is not None and stage.loss != "softmax":
             labels = self.groups.labels
-            if self.groups.split:  # how many there are depends on the buckets and the data
-                classes = min(classes, len(self.groups))
+        if name == "hash" and self.settings.groups == "auto":
+            classes = min(classes, len(np.unique(labels)))  # which follow from buckets and data
         return ClassBalancedSampler(labels, classes, stage.items, seed).labelled_batch
 
     def _validation(
