@@ -70,9 +70,30 @@ def test_mistakes_are_one_line(words: tuple[str, ...], message: str, tmp_path: P
 def test_classes_of_one_item_are_named(tmp_path: Path) -> None:
     labels = np.array(["ant"] * 20 + ["bee"] * 20 + ["lonely one"])
     np.savez(tmp_path / "x.npz", embeddings=np.eye(41, dtype=np.float32), labels=labels)
-    done = run(COMMAND, "fit", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"))
+    words = (COMMAND, "fit", str(tmp_path / "x.npz"), "--out", str(tmp_path / "run"))
+    done = run(*words, "--preset", "cpu-digits")
     assert done.returncode == 2
     assert "lonely one" in done.stderr
+    assert run(*words, "--steps", "5").returncode == 0  # codes need no pairs
+
+
+def test_what_is_left_open_is_tried_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 600)
+    rows = 3 * rng.normal(size=(3, 8))[labels] + rng.normal(size=(600, 8))
+    np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
+    out = tmp_path / "run"
+    words = (COMMAND, "fit", str(tmp_path / "x.npz"), "--out", str(out), "--steps", "20")
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert "3 buckets, no hidden layer: Pr@1" in done.stdout
+    chosen = json.loads((out / "choice.json").read_text())
+    assert len(chosen["trials"]) >= 3
+    assert chosen["trials"][-1]["buckets"] == chosen["buckets"]
+    assert Encoder.load(out / "encoder").buckets == chosen["buckets"]
+    again = run(*words)
+    assert again.returncode == 0, again.stderr
+    assert "hidden layer" not in again.stdout
 
 
 def test_a_fit_may_be_short(vectors: Path, tmp_path: Path) -> None:

@@ -21,4 +21,4 @@ def clouds(
 
 
 def quick(**parameters: Any) -> FlowHasher:
-    return FlowHasher(**{"buckets": 8, "steps": 5, "random_state": 0, **parameters})
+    return FlowHasher(**{"buckets": 8, "hidden": (), "steps": 5, "random_state": 0, **parameters})

@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_digits
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.neighbors import NearestNeighbors
 
-from flowhash.data.preprocess import Preprocessing
 from flowhash.errors import InputError
 from flowhash.estimator import FlowHasher
-from flowhash.estimator.fit_encoder import discriminant, make_settings
 from flowhash.quality import search_quality
 from tests.estimator.clouds import clouds, quick
 
@@ -52,7 +49,7 @@ def test_score_is_the_share_of_right_neighbours() -> None:
     classes=st.integers(2, 8),
     buckets=st.integers(1, 20),
     active=st.integers(1, 5),
-    loss=st.sampled_from(["triplet", "npairs", "contrastive"]),
+    loss=st.sampled_from(["codes", "triplet", "npairs", "contrastive"]),
     hidden=st.sampled_from([(), (4,)]),
     seed=st.integers(0, 100),
 )
@@ -109,7 +106,8 @@ def test_leaves_the_data_and_the_random_numbers_alone() -> None:
 def test_twenty_items_of_two_classes() -> None:
     rows, labels = clouds(20, 8, 2)
     hasher = FlowHasher(random_state=0).fit(rows, labels)
-    assert hasher.encoder_.buckets == 256
+    assert hasher.encoder_.buckets == 2
+    assert hasher.trials_ == []  # four items are too few to choose on
     assert hasher.score(rows, labels) > 0.9
 
 
@@ -173,31 +171,6 @@ def test_parameters_are_checked_in_fit(name: str, value: Any) -> None:
         quick(**{name: value}).fit(rows, labels)
 
 
-def test_starts_where_linear_discriminant_analysis_ends() -> None:
-    rows, labels = clouds(400, 7, 4, spread=1.5)
-    rows = rows.astype(np.float32)
-    found = discriminant(rows, labels, Preprocessing("vectors"), 0)
-    model = LinearDiscriminantAnalysis("lsqr", shrinkage=0.5, priors=np.full(4, 0.25))
-    # Its shrinkage works on standardised numbers; give it numbers that are.
-    flat = (rows - np.array([rows[labels == c].mean(0) for c in range(4)])[labels]).std(0)
-    found = discriminant(rows / flat, labels, Preprocessing("vectors"), 0)
-    model.fit(rows / flat, labels)
-    wanted = np.hstack((model.coef_, (model.intercept_ - np.log(0.25))[:, None]))
-    wanted /= np.linalg.norm(model.coef_, axis=1).mean()
-    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)
-
-
-def test_the_steps_are_bounded_and_few_for_little_data() -> None:
-    hasher = FlowHasher(256, penalty=0.5)
-    steps = [
-        make_settings(hasher, np.arange(count, dtype=np.int64) % 100, 0).hash.steps
-        for count in (200, 50_000, 10**7)
-    ]
-    assert steps[0] == 200
-    assert 200 < steps[1] <= steps[2] == 1_500
-    assert make_settings(hasher, np.arange(300, dtype=np.int64), 0).hash.start == "random"
-
-
 def test_shows_a_bar_only_if_asked(capfd: pytest.CaptureFixture[str]) -> None:
     rows, labels = clouds()
     quick().fit(rows, labels)
@@ -216,9 +189,9 @@ def test_groups_fill_every_bucket_and_scan_less() -> None:
     items, labels = load_digits(return_X_y=True)
     scanned, precision = {}, {}
     for name, options in (
-        ("classes", {}),
-        ("groups", {"groups": "auto", "loss": "codes"}),
-        ("groups, deep", {"groups": "auto", "loss": "codes", "hidden": (64,)}),
+        ("classes", {"groups": "classes", "hidden": ()}),
+        ("groups", {"hidden": ()}),
+        ("groups, deep", {"hidden": (64,)}),
     ):
         hasher = FlowHasher(32, random_state=0, **options).fit(items[:1200], labels[:1200])
         found = hasher.encoder_.encode(items[1200:].astype(np.float32))
@@ -230,3 +203,22 @@ def test_groups_fill_every_bucket_and_scan_less() -> None:
     assert min(scanned["groups"], scanned["groups, deep"]) > 2 * scanned["classes"]
     assert precision["groups"] > 0.93
     assert precision["groups, deep"] > 0.85  # from a random start, in 200 steps
+
+
+def test_what_is_left_open_is_chosen_on_held_out_items() -> None:
+    """Spheres around each other: a layer that bends tells them apart, a plain one does not."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 3_000)
+    rows = rng.normal(size=(3_000, 10))
+    rows *= (2 + labels[:, None]) / np.linalg.norm(rows, axis=1, keepdims=True)
+    rows += 0.2 * rng.normal(size=rows.shape)
+    hasher = FlowHasher(random_state=0).fit(rows[:2_500], labels[:2_500])
+    assert len(hasher.trials_) > 2
+    assert hasher.trials_[-1]["hidden"] == [512]
+    assert hasher.trials_[-1]["buckets"] == hasher.encoder_.buckets
+    plain = FlowHasher(4, hidden=(), random_state=0).fit(rows[:2_500], labels[:2_500])
+    assert plain.trials_ == []
+    score = hasher.score(rows[2_500:], labels[2_500:])
+    assert score > plain.score(rows[2_500:], labels[2_500:]) + 0.1
+    assert len(FlowHasher(4, steps=5, random_state=0).fit(rows, labels).trials_) == 2  # of layers
+    assert FlowHasher(loss="triplet", steps=5).fit(rows, labels).encoder_.buckets == 32

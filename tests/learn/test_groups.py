@@ -195,7 +195,10 @@ def test_what_does_not_go_with_groups_is_refused_before_stage_1(tmp_path: Path) 
     for changes, words in (
         ({"hash": Stage("softmax", 6, 5, 2, 3)}, "whose outputs are the classes"),
         ({"base": replace(told.base or told.hash, loss="codes")}, "only stage 2 solves for"),
-        ({"hash": replace(told.hash, items=30)}, "class 0 is a class with 12 items"),
+        (
+            {"hash": replace(told.hash, loss="triplet", items=30)},
+            "class 0 is a class with 12 items",
+        ),
     ):
         with pytest.raises(InputError, match=words):
             train(splits, replace(told, **changes), tmp_path, quiet=True)

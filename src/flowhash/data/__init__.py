@@ -59,7 +59,10 @@ if TYPE_CHECKING:  # for other rooms
         small_picture as small_picture,
     )
     from flowhash.data.item_sources import ArrayItems as ArrayItems
-    from flowhash.data.labelled_data import checked_pairs as checked_pairs
+    from flowhash.data.labelled_data import (
+        checked_pairs as checked_pairs,
+        shuffled_ranks as shuffled_ranks,
+    )
     from flowhash.data.sets.embedding_arrays import any_arrays as any_arrays
     from flowhash.data.sets.handwritten_digits import draw_digit as draw_digit
     from flowhash.data.sets.image_folders import find_images as find_images

@@ -13,38 +13,22 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import nn
 
-from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
+from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits, stratified
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import (
-    CODES_PENALTY,
-    DEFAULT_PENALTY,
-    Schedule,
     Settings,
-    Stage,
-    split_classes,
+    Trial,
+    choose_settings,
+    enough_of_each,
     train,
-    whole_classes,
+    vector_settings,
 )
 
 if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
 
-BATCH = 256  # items in a training batch, about
-CLASSES = 64  # of a batch, at most
-LEAST_ITEMS, MOST_ITEMS = 4, 16  # of a class in a batch
-ROUNDS = 8  # how often the steps see each item, between these bounds:
-LEAST_STEPS, MOST_STEPS = 200, 1_500
-LOSS_OPTIONS: dict[str, dict[str, Any]] = {
-    "triplet": {"margin": 1.0},
-    "npairs": {"regulariser": 0.003, "product": True},
-}
-RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
-DEEP_RATE = 1e-3  # where there are layers before it
-SAMPLE = 20_000  # items whose spread around their class is measured, at most
-WIDEST = 4_096  # numbers in a vector, above which the spread counts as even
-SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
-BLOCK = 8_192  # items that are centred and summed at once
+HELD_OUT = 0.2  # of the items, to choose settings on
 
 
 def layer_sizes(hidden: Any) -> tuple[int, ...]:
@@ -63,11 +47,8 @@ def learn_encoder(
     items: NDArray[np.float32],
     labels: NDArray[np.int64],
     names: tuple[str, ...],
-) -> Encoder:
-    """Learn the buckets by Algorithm 1, in memory.
-
-    Where there are as many buckets as classes, and no layers before the last, the hash network
-    starts at a linear discriminant of the classes: a good place that takes a second to compute.
+) -> tuple[Encoder, list[Trial]]:
+    """Learn the buckets, in memory; and what was tried to choose what the parameters leave open.
 
     Args:
         hasher: whose parameters say what to learn; a generator as seed goes on by a number.
@@ -78,27 +59,52 @@ def learn_encoder(
     Raises:
         InputError: the parameters do not go together.
     """
-    if hasher.active > hasher.buckets:
-        raise InputError(
-            f"active is {hasher.active} and buckets is {hasher.buckets}; an item cannot be in more "
-            "buckets than there are"
-        )
     seed = int(check_random_state(hasher.random_state).randint(np.iinfo(np.int32).max))
-    settings = make_settings(hasher, labels, seed)
     data = LabelledItems(ArrayItems(items), labels, names, "X")
     preprocessing = Preprocessing.fit(data)
-    groups = whole_classes(labels)
-    if hasher.groups == "auto" and hasher.buckets > len(names):
-        groups = split_classes(preprocessing(items), labels, hasher.buckets, seed)
-    directions = None
-    if settings.hash.start == "classes":
-        directions = discriminant(items, groups.labels, preprocessing, seed)
-    chosen = _enough_of_each(groups.labels, settings.hash.items)
-    nothing = data.subset(np.zeros(0, np.int64))
-    splits = Splits(data.subset(chosen), nothing, None, preprocessing)
-    return train(
-        splits, settings, None, directions=directions, groups=groups.labels[chosen],
-        device=hasher.device, quiet=not hasher.verbose,
+    settings, trials = _settings(hasher, data, preprocessing, seed)
+    learned, nothing = data, data.subset(np.zeros(0, np.int64))
+    if settings.hash.loss != "codes":  # on distances, of at least two items of a class
+        learned = data.subset(enough_of_each(labels, settings.hash.items))
+    splits = Splits(learned, nothing, None, preprocessing)
+    encoder = train(splits, settings, None, device=hasher.device, quiet=not hasher.verbose)
+    return encoder, trials
+
+
+def _settings(
+    hasher: FlowHasher, data: LabelledItems, preprocessing: Preprocessing, seed: int
+) -> tuple[Settings, list[Trial]]:
+    """What the parameters say; what they leave open, a part of the items chooses."""
+    buckets = None if isinstance(hasher.buckets, str) else int(hasher.buckets)
+    hidden = None if isinstance(hasher.hidden, str) else layer_sizes(hasher.hidden)
+    classes = len(data.class_names)
+
+    def make(count: int, sizes: tuple[int, ...]) -> Settings:
+        made = vector_settings(
+            data.labels, max(count, hasher.active), sizes,
+            active=int(hasher.active),
+            loss=hasher.loss,
+            groups=hasher.groups,
+            penalty=None if isinstance(hasher.penalty, str) else float(hasher.penalty),
+            steps=None if isinstance(hasher.steps, str) else int(hasher.steps),
+            seed=seed,
+        )  # fmt: skip
+        rank = "base" if hasher.rank == "input" else "hash"
+        return replace(made, rank=rank, checkpoint_every=made.hash.steps)
+
+    if buckets is not None and hasher.active > buckets:
+        raise InputError(
+            f"active is {hasher.active} and buckets is {buckets}; an item cannot be in more "
+            "buckets than there are"
+        )
+    if hasher.loss != "codes":  # the paper's: twice as many buckets as classes, no layers
+        buckets = max(32, 2 * classes) if buckets is None else buckets
+        hidden = () if hidden is None else hidden
+    kept, asked, _ = stratified(data.labels, HELD_OUT, seed=seed)
+    splits = Splits(data.subset(kept), data.subset(asked), None, preprocessing)
+    return choose_settings(
+        splits, make, buckets, hidden, items=len(data), device=hasher.device,
+        say=print if hasher.verbose else lambda line: None,
     )  # fmt: skip
 
 
@@ -115,104 +121,3 @@ def without_centre(encoder: Encoder) -> Encoder:
         first.bias.sub_(first.weight.double() @ middle)
     uncentred = replace(preprocessing, mean=np.zeros_like(preprocessing.mean))
     return Encoder(encoder.base, network, uncentred, encoder.active, encoder.class_names)
-
-
-def make_settings(hasher: FlowHasher, labels: NDArray[np.int64], seed: int) -> Settings:
-    """Batches and steps that suit the data; the steps are bounded, so that large data is quick."""
-    count = int(labels.max()) + 1
-    classes = min(CLASSES, count)
-    each = int(np.clip(BATCH // classes, LEAST_ITEMS, MOST_ITEMS))
-    if isinstance(hasher.steps, str):  # "auto"
-        steps = int(np.clip(ROUNDS * len(labels) // (classes * each), LEAST_STEPS, MOST_STEPS))
-    else:
-        steps = int(hasher.steps)
-    hidden = layer_sizes(hasher.hidden)
-    start = "classes" if hasher.buckets >= count and not hidden else "random"
-    stage = Stage(
-        loss=hasher.loss,
-        loss_options=LOSS_OPTIONS.get(hasher.loss, {}),
-        outputs=int(hasher.buckets),
-        classes=classes,
-        items=each,
-        steps=steps,
-        rate=DEEP_RATE if hidden else RATES[start],
-        schedule=Schedule("cycle"),
-        start=start,
-    )
-    return Settings(
-        {"name": "mlp", "hidden": list(hidden)} if hidden else {"name": "linear"},
-        None,
-        stage,
-        active=int(hasher.active),
-        penalty=penalty_of(hasher),
-        outside=hasher.groups == "auto",
-        rank="base" if hasher.rank == "input" else "hash",
-        augment=None,
-        seed=seed,
-        checkpoint_every=steps,
-    )
-
-
-def penalty_of(hasher: FlowHasher) -> float:
-    """λ as given, or what suits the loss."""
-    if isinstance(hasher.penalty, str):  # "auto"
-        return CODES_PENALTY if hasher.loss == "codes" else DEFAULT_PENALTY
-    return float(hasher.penalty)
-
-
-def _enough_of_each(labels: NDArray[np.int64], least: int) -> NDArray[np.int64]:
-    """All positions, and those of classes with fewer than ``least`` items again until they have.
-
-    A batch wants several items of each of its classes; a class with a single item is its own pair.
-    """
-    order = np.argsort(labels, kind="stable")
-    sizes = np.bincount(labels)
-    firsts = np.cumsum(sizes) - sizes
-    missing = np.maximum(least - sizes, 0)
-    owners = np.repeat(np.arange(len(sizes)), missing)
-    turns = np.arange(len(owners)) - np.repeat(np.cumsum(missing) - missing, missing)
-    again = order[firsts[owners] + turns % sizes[owners]]
-    return np.concatenate([np.arange(len(labels)), again])
-
-
-def discriminant(
-    items: NDArray[np.float32],
-    labels: NDArray[np.int64],
-    preprocessing: Preprocessing,
-    seed: int,
-) -> NDArray[np.float32]:
-    """Weights and biases [classes, dim + 1] of Fisher's discriminant, of length one on average.
-
-    The score of class c is s·x with s = S⁻¹ m_c, minus half of m_c·s: the likeliest class of normal
-    clouds that share one covariance S. All classes count alike, whatever their sizes. ``labels``
-    go from 0 to classes - 1, each of which occurs.
-    """
-    means = _means(items, labels, preprocessing)
-    dim = items.shape[1]
-    weights: NDArray[Any] = means
-    if dim <= WIDEST:
-        rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.permutation(len(items))[:SAMPLE])
-        rows = preprocessing(items[chosen])
-        rows -= means[labels[chosen]].astype(np.float32)
-        spread = (rows.T @ rows / len(rows)).astype(np.float64)
-        even = float(np.trace(spread)) / dim or 1.0  # no class has two different items
-        mixed = (1 - SHRINKAGE) * spread + SHRINKAGE * even * np.eye(dim)
-        weights = np.linalg.solve(mixed, means.T).T
-    biases = -0.5 * (weights * means).sum(axis=1, keepdims=True)
-    length = float(np.linalg.norm(weights, axis=1).mean()) or 1.0
-    return np.asarray(np.hstack((weights, biases)) / length, np.float32)
-
-
-def _means(
-    items: NDArray[np.float32], labels: NDArray[np.int64], preprocessing: Preprocessing
-) -> NDArray[np.float64]:
-    """The mean of each class, as the network sees it [classes, dim]."""
-    sizes = np.bincount(labels)
-    order = np.argsort(labels, kind="stable")
-    sums = np.zeros((len(sizes), items.shape[1]))
-    for start in range(0, len(order), BLOCK):
-        part = order[start : start + BLOCK]
-        here, firsts = np.unique(labels[part], return_index=True)
-        sums[here] += np.add.reduceat(preprocessing(items[part]).astype(np.float64), firsts)
-    return np.asarray(sums / sizes[:, None])

@@ -103,13 +103,13 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     """
 
     _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012  (scikit-learn's name and form)
-        "buckets": [Interval(Integral, 1, MOST_BUCKETS, closed="both")],
+        "buckets": [StrOptions({"auto"}), Interval(Integral, 1, MOST_BUCKETS, closed="both")],
         "active": [Interval(Integral, 1, None, closed="left")],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "penalty": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "loss": [StrOptions(set(LOSSES) - {"library"})],
         "groups": [StrOptions({"auto", "classes"})],
-        "hidden": ["array-like"],
+        "hidden": [StrOptions({"auto"}), "array-like"],
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "rank": [StrOptions({"input", "codes"})],
         "metric": [StrOptions(set(METRIC_NAMES))],
@@ -125,19 +125,20 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     table_: HashTable
     classes_: NDArray[Any]
     n_samples_fit_: int
+    trials_: list[dict[str, Any]]
     effective_metric_: str  # what it was fitted with; ``metric`` may have been set since
     _numbers: NDArray[np.int64]  # of each item's class, -1 where it is not known
 
     def __init__(
         self,
-        buckets: int = 256,
+        buckets: int | str = "auto",
         active: int = 1,
         *,
         n_neighbors: int = 5,
         penalty: float | str = "auto",
-        loss: str = "triplet",
-        groups: str = "classes",
-        hidden: tuple[int, ...] = (),
+        loss: str = "codes",
+        groups: str = "auto",
+        hidden: tuple[int, ...] | str = "auto",
         steps: int | str = "auto",
         rank: str = "input",
         metric: str = "euclidean",
@@ -190,7 +191,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 f'metric is {self.metric!r} and rank is "codes", which ranks by distances of the '
                 'hash network\'s outputs, not by products of X; leave rank at "input"'
             )
-        encoder = learn_encoder(self, learned, numbers[known], names)
+        encoder, trials = learn_encoder(self, learned, numbers[known], names)
         if metric == "inner":
             encoder = without_centre(encoder)
         table = new_table(encoder, metric)
@@ -199,6 +200,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         seen = ("n_features_in_", "feature_names_in_")
         self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
         self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
+        self.trials_ = [trial.to_json() for trial in trials]
         self.classes_, self._numbers, self.effective_metric_ = classes, numbers, metric
         return self
 

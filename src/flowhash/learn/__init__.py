@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     from flowhash.learn.training.training_loop import Coder as Coder
 
 if TYPE_CHECKING:  # for other rooms
-    from flowhash.learn.class_groups import (
-        split_classes as split_classes,
-        whole_classes as whole_classes,
-    )
-    from flowhash.learn.settings import (
-        CODES_PENALTY as CODES_PENALTY,
-        DEFAULT_PENALTY as DEFAULT_PENALTY,
+    from flowhash.learn.presets import vector_settings as vector_settings
+    from flowhash.learn.samplers import enough_of_each as enough_of_each
+    from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
+    from flowhash.learn.settings_choice import (
+        Trial as Trial,
+        choose_settings as choose_settings,
     )
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import (

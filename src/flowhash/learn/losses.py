@@ -189,7 +189,7 @@ class CodeLoss(MetricLoss):
 
     unit = False
 
-    def __init__(self, class_weight: float = 1.0) -> None:
+    def __init__(self, class_weight: float = 4.0) -> None:
         super().__init__()
         self.class_weight = class_weight
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flowhash.data import Splits
 from flowhash.errors import InputError
@@ -34,8 +35,23 @@ from flowhash.learn.settings import (
     Settings,
     Stage,
 )
+from flowhash.table import MOST_BUCKETS
 
 NIN_DECAY, NIN_HEAD_DECAY = 4e-5, 5e-4
+HIDDEN = (512,)  # layers of vectors, where none is too few
+BATCH = 256  # vectors in a training batch, about
+CLASSES = 64  # of a batch, at most
+LEAST_ITEMS, MOST_ITEMS = 4, 16  # of a class or group in a batch
+# How often the steps see each vector, and bounds of the steps; by whether there are hidden layers.
+ROUNDS, LEAST_STEPS, MOST_STEPS = {False: 8, True: 24}, {False: 200, True: 800}, 1_500
+VECTOR_RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
+DEEP_RATE = 1e-3  # where there are layers before it
+VECTOR_LOSSES: dict[str, dict[str, Any]] = {
+    "triplet": {"margin": 1.0},
+    "npairs": {"regulariser": 0.003, "product": True},
+}
+IN_A_BUCKET = 32  # items, at least, where nobody says how many buckets
+MOST_CHOSEN = 1_024  # buckets, where nobody says so and there are not more classes
 SMALL = 5000  # images; fewer fill half a network's width, at a quarter of the time
 METHOD_WIDTH = 16  # of the residual network: a third of the time of 32
 METHOD_STEPS = {"base": 12_000, "hash": 2_000}
@@ -178,17 +194,95 @@ def _short_triplet(**sizes: Any) -> Stage:
     return Stage(loss="triplet", loss_options=options, schedule=Schedule("cycle"), **sizes)
 
 
+def bucket_counts(items: int, classes: int) -> list[int]:
+    """How many buckets to try for so many vectors: one a class, and then more of them.
+
+    The largest is a power of two with 32 items in a bucket at least, and at most 1,024; between it
+    and the classes lies one more, where there is room.
+    """
+    fine = 2 ** int(math.log2(max(1, items // IN_A_BUCKET)))
+    fine = min(fine, MOST_CHOSEN)
+    middle = 2 ** round(math.log2(math.sqrt(classes * fine)))
+    finer = {count for count in (middle, fine) if count >= 1.5 * classes}
+    return [min(classes, MOST_BUCKETS), *sorted(finer)]
+
+
+def vector_settings(
+    labels: NDArray[np.int64],
+    buckets: int,
+    hidden: tuple[int, ...] = (),
+    *,
+    active: int = 1,
+    loss: str = "codes",
+    groups: str = "auto",
+    penalty: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+) -> Settings:
+    """Settings for vectors that rank as they are; the steps are bounded, so that many are quick.
+
+    Where there are as many buckets as classes, and no layers before the last, it starts at Fisher's
+    discriminant: a good place that takes a second to compute.
+
+    Args:
+        labels: of the vectors [n].
+        buckets: d.
+        hidden: sizes of dense layers before the last one.
+        active: k.
+        loss: of the hash stage.
+        groups: "auto" or "classes"; see ``Settings``.
+        penalty: λ, or None for what suits the loss.
+        steps: of training; None sees each vector about eight times, or 24 with hidden layers.
+        seed: of everything drawn at random.
+    """
+    count = len(np.unique(labels))
+    grouped = max(count, min(buckets, len(labels) // 2)) if groups == "auto" else count
+    classes = min(CLASSES, grouped)
+    each = int(np.clip(BATCH // classes, LEAST_ITEMS, MOST_ITEMS))
+    if steps is None:
+        wanted = ROUNDS[bool(hidden)] * len(labels) // (classes * each)
+        steps = int(np.clip(wanted, LEAST_STEPS[bool(hidden)], MOST_STEPS))
+    start = "classes" if buckets >= count and not hidden else "random"
+    stage = Stage(
+        loss=loss,
+        loss_options=VECTOR_LOSSES.get(loss, {}),
+        outputs=buckets,
+        classes=classes,
+        items=each,
+        steps=steps,
+        rate=DEEP_RATE if hidden else VECTOR_RATES[start],
+        schedule=Schedule("cycle"),
+        start=start,
+    )
+    if penalty is None:
+        penalty = CODES_PENALTY if loss == "codes" else DEFAULT_PENALTY
+    return Settings(
+        {"name": "mlp", "hidden": list(hidden)} if hidden else {"name": "linear"},
+        None,
+        stage,
+        active=active,
+        penalty=penalty,
+        groups=groups,
+        outside=groups == "auto",
+        augment=None,
+        seed=seed,
+        validate_every=max(50, steps // 6),
+        checkpoint_every=200,
+    )
+
+
 def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Settings:
     """Settings for a data set of one's own, from what it holds; they are printed by the command.
 
-    Vectors rank as they are, and a dense layer learns the buckets. Images get the small residual
-    network (of half its width below 5,000 images), cross-entropy first, then Algorithm 1. Batches
-    have two to eight items of up to 64 classes, and the steps see each item some 40 times, at least
-    200 steps and at most 6,000.
+    Vectors rank as they are, and a last layer learns the buckets; ``choose_settings`` also tries
+    others. Images get the small residual network (of half its width below 5,000 images),
+    cross-entropy first, then Algorithm 1. Batches of images have two to eight items of up to 64
+    classes, and the steps see each item some 40 times, at least 200 steps and at most 6,000.
 
     Args:
         splits: the data set.
-        buckets: d; by default a power of two, at least twice the classes and at least 32.
+        buckets: d; by default one a class for vectors; for images a power of two, at least twice
+            the classes and at least 32.
         active: k.
     """
     train = splits.train
@@ -196,20 +290,20 @@ def suggest(splits: Splits, buckets: int | None = None, active: int = 1) -> Sett
     sizes = sizes[sizes > 0]
     if len(sizes) < 2:
         raise InputError(f"{train.source} has one class only; expected at least two to tell apart")
+    if splits.preprocessing.kind == "vectors":
+        return vector_settings(train.labels, buckets or max(active, len(sizes)), active=active)
     wanted = buckets or max(32, 2 ** math.ceil(math.log2(2 * len(sizes))))
     classes = min(64, len(sizes))
     items = int(max(2, min(8, sizes.min(), 128 // classes)))
     steps = int(np.clip(40 * len(train) // (classes * items), 200, 6000))
     hashing = _short_triplet(outputs=wanted, classes=classes, items=items, steps=steps)
     every: dict[str, Any] = {"validate_every": max(50, steps // 6), "checkpoint_every": 200}
-    if splits.preprocessing.kind == "vectors":
-        network: dict[str, Any] = {"name": "mlp", "hidden": [512]}
-        return Settings(
-            network, None, hashing, active=active, penalty=DEFAULT_PENALTY, augment=None, **every
-        )
     base = _short_classifier(outputs=128, classes=classes, items=items, steps=steps)
     height = min(splits.preprocessing.size or (32, 32))
-    network = {"name": "residual", "stem": 1 if height <= 48 else 2 if height <= 96 else 4}
+    network: dict[str, Any] = {
+        "name": "residual",
+        "stem": 1 if height <= 48 else 2 if height <= 96 else 4,
+    }
     if len(train) < SMALL:
         network["width"] = 16
     hashing = dataclasses.replace(hashing, steps=max(200, steps // 3), backbone_rate=0.1)

@@ -161,6 +161,25 @@ def _check_sizes(
         )
 
 
+def enough_of_each(labels: NDArray[np.int64], least: int) -> NDArray[np.int64]:
+    """All positions, and those of classes with fewer than ``least`` items again until they have.
+
+    A batch wants several items of each of its classes; a class with a single item is its own pair.
+
+    Args:
+        labels: from 0 to classes - 1, each of which occurs [n].
+        least: items of each class.
+    """
+    order = np.argsort(labels, kind="stable")
+    sizes = np.bincount(labels)
+    firsts = np.cumsum(sizes) - sizes
+    missing = np.maximum(least - sizes, 0)
+    owners = np.repeat(np.arange(len(sizes)), missing)
+    turns = np.arange(len(owners)) - np.repeat(np.cumsum(missing) - missing, missing)
+    again = order[firsts[owners] + turns % sizes[owners]]
+    return np.concatenate([np.arange(len(labels)), again])
+
+
 class PairSampler:
     """Batches of positive pairs, each pair a class of its own.
 

@@ -18,14 +18,21 @@ from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn.batches import Batches, Sample
 from flowhash.learn.class_groups import (
+    LEAST,
     ClassGroups,
     given_groups,
     shared_out,
     split_classes,
     whole_classes,
 )
+from flowhash.learn.discriminant import discriminant
 from flowhash.learn.losses import CodeLoss, CrossEntropyLoss, MetricLoss, SoftmaxLoss, make_loss
-from flowhash.learn.samplers import ClassBalancedSampler, PairSampler, share
+from flowhash.learn.samplers import (
+    ClassBalancedSampler,
+    PairSampler,
+    enough_of_each,
+    share,
+)
 from flowhash.learn.settings import Settings, Stage
 from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
 from flowhash.learn.training.process_group import Processes, join_processes
@@ -108,9 +115,10 @@ class Stages:
         self._loss(stage)
         if name == "hash" and stage.start == "classes":
             self._check_start(stage)
-        if name == "hash" and self._cuts_classes():  # into groups of at least as many items
+        if name == "hash" and self._cuts_classes():
             classes = min(stage.classes, self.splits.train.classes)
-            self._sample("base", replace(stage, classes=classes))  # names a class that is too small
+            if stage.loss != "codes":
+                self._sample("base", replace(stage, classes=classes))  # names one that is too small
             count = min(stage.classes, self._group_count()) * stage.items
             share(np.zeros(count), 0, self.processes.world)
             return
@@ -127,8 +135,14 @@ class Stages:
         train, stage = self.splits.train, self.settings.hash
         if self._cuts_classes():
             sizes = np.unique(train.labels, return_counts=True)[1]
-            return int(shared_out(sizes, stage.outputs, stage.items).sum())
+            return int(shared_out(sizes, stage.outputs, self._least).sum())
         return train.classes if self.groups is None else len(self.groups)
+
+    @property
+    def _least(self) -> int:
+        """Items of a group: as many as a batch wants of it, unless some may come twice."""
+        stage = self.settings.hash
+        return LEAST if stage.loss == "codes" else stage.items
 
     def _check_start(self, stage: Stage) -> None:
         if self.pairs is not None:
@@ -188,9 +202,7 @@ class Stages:
         if not self._cuts_classes():
             return whole_classes(train.labels)
         made = embed(base, train, self.splits.preprocessing, self.processes.device)
-        return split_classes(
-            made, train.labels, settings.hash.outputs, settings.seed, settings.hash.items
-        )
+        return split_classes(made, train.labels, settings.hash.outputs, settings.seed, self._least)
 
     def _order(
         self, network: EmbeddingNetwork, ranker: EmbeddingNetwork, coder: Coder
@@ -245,7 +257,10 @@ class Stages:
         return network, loss
 
     def _directions(self, base: EmbeddingNetwork) -> Tensor:
-        """Of the classes in the base embedding: given, stage 1's classifier, or class means."""
+        """Of the classes in the base embedding: given, stage 1's classifier, or by their means.
+
+        Of vectors that nothing was trained on the spread within classes counts too.
+        """
         if self.directions is not None:
             return torch.from_numpy(np.asarray(self.directions, np.float32))
         stage, trained = self.settings.base, self.checkpoints["base"].load("best")
@@ -259,6 +274,10 @@ class Stages:
             return nn.functional.normalize(trained.part("loss")["weight"])
         train = self.splits.train
         labels = train.labels if self.groups is None else self.groups.labels
+        if base.passes_through:
+            vectors = embed(base, train, self.splits.preprocessing, self.processes.device)
+            present = np.unique(labels, return_inverse=True)[1]
+            return torch.from_numpy(discriminant(vectors, present, self.settings.seed))
         return class_directions(base, train, self.splits.preprocessing, labels)
 
     def _run(
@@ -336,6 +355,8 @@ class Stages:
             labels = self.groups.labels
         if name == "hash" and self.settings.groups == "auto":
             classes = min(classes, len(np.unique(labels)))  # which follow from buckets and data
+        if name == "hash" and stage.loss == "codes":  # which needs no two items of a group
+            return _with_repeats(labels, classes, stage.items, seed)
         return ClassBalancedSampler(labels, classes, stage.items, seed).labelled_batch
 
     def _validation(
@@ -351,6 +372,19 @@ class Stages:
         return lambda network: validate(
             network, data, preprocessing, device, active, ranking, batch
         )
+
+
+def _with_repeats(labels: NDArray[np.int64], classes: int, items: int, seed: int) -> Sample:
+    """Batches in which items of a group that has too few come several times."""
+    present = np.unique(labels, return_inverse=True)[1]
+    chosen = enough_of_each(present, items)
+    sampler = ClassBalancedSampler(labels[chosen], classes, items, seed)
+
+    def batch(step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        positions, found = sampler.labelled_batch(step)
+        return chosen[positions], found
+
+    return batch
 
 
 def hash_start(

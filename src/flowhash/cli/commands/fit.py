@@ -17,7 +17,11 @@ from flowhash.errors import InputError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flowhash.data import Splits
+
+CHOICE = "choice.json"  # what was tried before a run, in its folder
 
 command = typer.Typer(add_completion=False)
 
@@ -31,9 +35,19 @@ def fit(
         Path | None,
         typer.Option(help="The run's folder, DATA.run if not given; an interrupted run goes on."),
     ] = None,
-    buckets: Annotated[int | None, typer.Option(min=1, help="d, how many buckets.")] = None,
+    buckets: Annotated[
+        int | None,
+        typer.Option(min=1, help="d, how many buckets; chosen for vectors, if not given."),
+    ] = None,
     active: Annotated[int | None, typer.Option(min=1, help="k, buckets of each item.")] = None,
     penalty: Annotated[float | None, typer.Option(help="λ, what sharing a bucket costs.")] = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            help="What gets a code of its own: classes, or auto for parts of them where there are "
+            "more buckets than classes."
+        ),
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -75,12 +89,18 @@ def fit(
         writable(run)
     with processes.in_turn():  # one downloads and converts, the others find it done
         splits = opened(data, opening.given(size=size, download=download), output.progress)
-    _refuse_single_items(splits)
-    settings = _settings(splits, preset, buckets, active, steps, flip)
-    chosen = {"active": active, "penalty": penalty, "rank": rank, "seed": seed}
-    settings = replace(
-        settings, **{name: value for name, value in chosen.items() if value is not None}
-    )
+    chosen = {
+        "active": active, "penalty": penalty, "groups": groups, "rank": rank, "seed": seed,
+    }  # fmt: skip
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if preset is None and splits.preprocessing.kind == "vectors":
+        with processes.in_turn():  # one tries, the others find what it chose
+            say = output.say if processes.first else None
+            settings = _vector_settings(splits, run, buckets, steps, given, device, say)
+    else:
+        settings = replace(_settings(splits, preset, buckets, active, steps, flip), **given)
+    if settings.base is not None or settings.hash.loss != "codes":
+        _refuse_single_items(splits)
     if processes.first:
         for line in described(splits, settings):
             output.say(line)
@@ -138,9 +158,43 @@ def _settings(
     return replace(settings, **changes)
 
 
+def _vector_settings(
+    splits: Splits, run: Path, buckets: int | None, steps: int | None, given: dict[str, Any],
+    device: str, say: Callable[[str], None] | None,
+) -> Any:  # fmt: skip
+    """Settings whose layers and buckets the validation split chooses; a run's stay as they are."""
+    from flowhash.learn import choose_settings, vector_settings
+    from flowhash.model_files import read_json, write_json
+
+    def make(count: int, hidden: tuple[int, ...]) -> Any:
+        count = count if buckets else max(count, given.get("active", 1))
+        named = {"groups", "active", "penalty", "seed"} & given.keys()
+        made = vector_settings(
+            splits.train.labels, count, hidden, steps=steps, **{name: given[name] for name in named}
+        )
+        return replace(made, **given)
+
+    note = run / CHOICE
+    if note.exists():
+        before = read_json(note)
+        if buckets in (None, before["buckets"]):
+            return make(before["buckets"], tuple(before["hidden"]))
+    if say is not None:
+        say("a few settings are tried on the validation split:")
+    settings, trials = choose_settings(
+        splits, make, buckets, device=device, say=say or (lambda line: None)
+    )
+    hidden = settings.backbone.get("hidden", [])
+    write_json(note, {
+        "buckets": settings.hash.outputs, "hidden": hidden,
+        "trials": [trial.to_json() for trial in trials],
+    })  # fmt: skip
+    return settings
+
+
 def _save(context: typer.Context, run: Path, data: str, settings: Any) -> None:
     """What the run was made with; never what was refused, which another run's folder keeps."""
-    chosen = {name: getattr(settings, name) for name in ("active", "penalty", "rank")}
+    chosen = {name: getattr(settings, name) for name in ("active", "penalty", "groups", "rank")}
     buckets = settings.hash.outputs
     save_settings(context, run / "fit.toml", data=located(data), out=run, buckets=buckets, **chosen)
 
