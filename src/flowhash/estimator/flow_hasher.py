@@ -56,20 +56,23 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     buckets as a sparse matrix.
 
     Args:
-        buckets: d, how many buckets there are. With at least as many as classes, each class starts
-            with a bucket of its own.
+        buckets: d, how many buckets there are; "auto" tries one a class, and more of them down to
+            some 32 items each, on a fifth of the items that is held out meanwhile.
         active: k, how many of them an item is in and a query opens.
         n_neighbors: how many neighbours ``kneighbors`` and ``score`` look for by default.
         penalty: λ, what it costs two groups to share a bucket; "auto" is 5 for the loss "codes",
             whose outputs are as long as they like, and 0.5 for others.
-        loss: "triplet", "npairs", "contrastive", "lifted", "multi-similarity" or "circle", on
-            distances over the buckets of two items; or "codes", cross-entropy towards the buckets.
+        loss: "codes", cross-entropy towards the buckets; or, on distances over the buckets of two
+            items, "triplet", "npairs", "contrastive", "lifted", "multi-similarity" or "circle",
+            which do not try anything: "auto" is then twice as many buckets as classes, 32 at
+            least, and no hidden layer.
         groups: what gets a code of its own: "classes"; or "auto", which cuts classes into as many
             groups as there are buckets, where there are more buckets than classes, and counts in
             every batch what groups of other batches hold.
-        hidden: sizes of dense layers before the last one; none by default, which is quick and
-            starts at a linear discriminant of the classes.
-        steps: of training; "auto" sees each item about eight times, in 200 to 1,500 steps.
+        hidden: sizes of dense layers before the last one; () for none, which is quick and starts at
+            a linear discriminant of the classes; "auto" tries none and one of 512.
+        steps: of training; "auto" sees each item about eight times, in 200 to 1,500 steps, or 24
+            times with hidden layers, in 800 at least.
         rank: "input" ranks by distance of X itself; "codes" by distance of the hash network's
             outputs, which are learned and have ``buckets`` numbers.
         metric: "euclidean" or "l2"; "cosine" (one minus it), which brings rows of X to length one
@@ -86,6 +89,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             length one.
         table_: the ``flowhash.HashTable`` with the items; ids are their positions, so items come
             in by ``add`` only and none are deleted.
+        trials_: what was tried to choose ``buckets`` and ``hidden``, the chosen ones last: dicts
+            with their precisions ``pr1`` and ``pr16`` and the speed-up ``suf`` on held-out items;
+            empty where both are given, or fewer than 40 items could be held out.
         classes_: the labels that were learned, sorted.
         n_samples_fit_: items in the table.
         effective_metric_: the ``metric`` it was fitted with: "euclidean", "cosine" or "inner".
