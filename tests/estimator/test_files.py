@@ -34,6 +34,7 @@ def same(one: FlowHasher, other: FlowHasher, rows: Any) -> None:
         {"active": 2, "rank": "codes", "hidden": [4]},
         {"metric": "cosine", "random_state": np.random.RandomState(0)},
         {"metric": "dot", "active": 2},
+        {"buckets": "auto", "hidden": "auto"},
         {
             "metric": "l2",
             "penalty": np.float32(0.25),
@@ -63,9 +64,19 @@ def test_what_is_loaded_answers_the_same(
     before, after = hasher.get_params(), again.get_params()
     for name in before.keys() - {"random_state", "hidden"}:
         assert before[name] == after[name]
-    assert tuple(before["hidden"]) == after["hidden"]
+    wanted = before["hidden"]
+    assert (wanted if wanted == "auto" else tuple(wanted)) == after["hidden"]
+    assert again.trials_ == hasher.trials_
     again.add(rows[110:])
     again.fit(rows, labels)
+
+
+def test_keeps_what_was_tried(tmp_path: Path) -> None:
+    rows, labels = clouds(400, classes=2)
+    hasher = quick(hidden="auto").fit(rows, labels)
+    hasher.save(tmp_path)
+    assert FlowHasher.load(tmp_path).trials_ == hasher.trials_
+    assert len(hasher.trials_) == 2
 
 
 def test_keeps_names_of_columns_and_object_labels(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
         "metric": metric,
         "features": hasher.n_features_in_,
         "feature_names": None if feature_names is None else list(feature_names),
+        "trials": getattr(hasher, "trials_", []),  # of an older pickle there are none
     }
     name = f"fitted-{secrets.token_hex(8)}"
     inside = folder / name
@@ -173,6 +174,7 @@ def _hasher(kind: type[Kind], path: Path, record: dict[str, Any], dim: int | Non
             f"but its encoder takes {dim} numbers; restore it from a copy"
         )
     hasher.effective_metric_ = metric
+    hasher.trials_ = _trials(path, record.get("trials", []))  # older ones tried nothing
     if names is not None:
         if len(names) != record["features"] or not all(isinstance(name, str) for name in names):
             raise DamagedFileError(
@@ -180,6 +182,12 @@ def _hasher(kind: type[Kind], path: Path, record: dict[str, Any], dim: int | Non
             )
         hasher.feature_names_in_ = np.array(names, object)
     return hasher
+
+
+def _trials(path: Path, stored: Any) -> list[dict[str, Any]]:
+    if not isinstance(stored, list) or not all(isinstance(trial, dict) for trial in stored):
+        raise DamagedFileError(f"{path}: trials are not a list of objects; restore it from a copy")
+    return stored
 
 
 def _read_table(path: Path, fingerprint: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -248,11 +256,15 @@ def _parameters(path: Path, kind: type[Any], stored: dict[str, Any]) -> dict[str
     known = kind().get_params()
     for name, value in stored.items():
         sizes = isinstance(value, list) and all(isinstance(size, int) for size in value)
-        if not (sizes if name == "hidden" else not isinstance(value, list | dict)):
+        if name == "hidden":
+            wrong = not sizes and value != "auto"
+        else:
+            wrong = isinstance(value, list | dict)
+        if wrong:
             raise DamagedFileError(
                 f"{path}: parameters.{reason(name):.40} is {reason(repr(value)):.40}; expected a "
-                "number, a text, true, false or null, and for hidden a list of whole numbers. "
-                "Restore it from a copy"
+                'number, a text, true, false or null, and for hidden "auto" or a list of whole '
+                "numbers. Restore it from a copy"
             )
     return {
         name: tuple(value) if isinstance(value, list) else value
