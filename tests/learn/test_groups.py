@@ -16,11 +16,12 @@ from scipy.special import log_softmax, softmax
 from flowhash.codes import assign_codes
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn import Coder, Settings, Stage, make_loss, train
+from flowhash.learn import Coder, Settings, Stage, best_validation, make_loss, train
 from flowhash.learn.class_groups import even_means, given_groups, shared_out, split_classes
 from flowhash.learn.losses import CodeLoss
 from flowhash.learn.stages import ORDER_WEIGHTS
 from flowhash.networks import BucketOrder
+from flowhash.quality import search_quality
 from tests.learn.trainer import STEPS, clouds, group_settings, vector_settings, watched
 
 
@@ -162,6 +163,12 @@ def test_training_with_groups_uses_every_bucket_and_is_kept(tmp_path: Path) -> N
     )
     encoder = train(splits, told, tmp_path / "run", quiet=True)
     assert encoder.hash.order is not None
+    said = best_validation(tmp_path / "run" / "hash")  # of what the encoder does, order included
+    assert said is not None
+    made = encoder.encode(splits.validation)
+    found = search_quality(made.activations, made.embeddings, splits.validation.labels, 1)
+    assert (said["pr1"], said["suf"]) == pytest.approx((found.precision[1], found.speed_up))
+    assert said["weight"] == encoder.hash.order.weight
     used = set(encoder.encode(splits.train).codes.ravel().tolist())
     assert len(used) == 20
     loaded = Encoder.load(tmp_path / "run" / "encoder")

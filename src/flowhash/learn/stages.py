@@ -34,10 +34,11 @@ from flowhash.learn.samplers import (
     share,
 )
 from flowhash.learn.settings import Settings, Stage
-from flowhash.learn.training.checkpoints import Checkpoints, PassingCheckpoints
+from flowhash.learn.training.checkpoints import ORDER, Checkpoints, PassingCheckpoints
 from flowhash.learn.training.process_group import Processes, join_processes
 from flowhash.learn.training.training_loop import Coder, StageRun, train_stage
 from flowhash.learn.training.validation import SPEED_UP_KEPT, embed, validate
+from flowhash.model_files import write_sealed
 from flowhash.networks import (
     VECTOR_BACKBONES,
     BucketOrder,
@@ -233,6 +234,9 @@ class Stages:
         enough = SPEED_UP_KEPT * max(each.speed_up for each in found.values())
         quick = [weight for weight in ORDER_WEIGHTS if found[weight].speed_up >= enough]
         best = max(quick, key=lambda weight: sum(found[weight].precision.values()))
+        if self.folder is not None and self.processes.first:
+            kept = {"pr1": found[best].precision[1], "suf": found[best].speed_up, "weight": best}
+            write_sealed(self.folder / "hash" / ORDER, kept)
         return BucketOrder(shares, best).to(device)
 
     def start(

@@ -17,6 +17,9 @@ from flowhash.model_files import (
     write_tensors,
 )
 
+ORDER = "order.json"  # beside them: the order of buckets that was chosen after the last step
+ORDERED = ("pr1", "suf", "weight")  # what validation said of it
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -136,6 +139,8 @@ def restore(
 def best_validation(folder: Path) -> dict[str, Any] | None:
     """What validation said of the state that a stage kept, and its "step".
 
+    Where buckets are opened by class first, it is of that order, whose "weight" is there too.
+
     Args:
         folder: of the stage, such as "hash" in the folder of a run.
 
@@ -146,7 +151,14 @@ def best_validation(folder: Path) -> dict[str, Any] | None:
         DamagedFileError: the record of the checkpoint is damaged; the message names it.
     """
     record = Checkpoints(folder).record("best", step=(int,), best=(dict,))
-    return None if record is None else {**record["best"], "step": record["step"]}
+    if record is None:
+        return None
+    order = folder / ORDER
+    ordered = read_sealed(order) if order.exists() else {}
+    if ordered:
+        check_entries(order, ordered, dict.fromkeys(ORDERED, (int, float)))
+    found = {name: ordered[name] for name in ORDERED if ordered}
+    return {**record["best"], **found, "step": record["step"]}
 
 
 def training_seconds(folder: Path) -> float | None:
