@@ -104,11 +104,12 @@ def choose_settings(
 def largest_speed_up(trials: list[Trial]) -> Trial:
     """Of trials whose precision is within one standard error of the best one's, the quickest.
 
-    The error is that of the difference over the same queries.
+    The error is that of the difference over the same queries, of which one more counts as different:
+    a single query decides nothing.
     """
     best = max(trials, key=lambda trial: float(trial.right.mean()))
     behind = [best.right - trial.right for trial in trials]
-    errors = [each.std() / np.sqrt(len(each)) for each in behind]
+    errors = [np.sqrt(len(each) * each.var() + 1) / len(each) for each in behind]
     near = [
         trial
         for trial, each, error in zip(trials, behind, errors, strict=True)
