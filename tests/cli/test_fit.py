@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 from flowhash import Encoder
 from tests.cli.commands import COMMAND, run
+from tests.learn.launcher import free_port
 
 
 @pytest.fixture
@@ -202,3 +204,22 @@ def test_objects_are_not_called_damage(tmp_path: Path) -> None:
     done = run(COMMAND, "fit", str(tmp_path / "items.npz"), "--out", str(tmp_path / "run"))
     assert done.returncode == 2
     assert "labels holds Python objects" in done.stderr
+
+
+@pytest.mark.long  # two processes, and five trainings in each
+def test_two_processes_try_together_and_take_what_the_first_one_chose(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 600)
+    rows = 3 * rng.normal(size=(4, 8))[labels] + rng.normal(size=(600, 8))
+    np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
+    out = tmp_path / "run"
+    words = [
+        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+        "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+        "-m", "flowhash.cli", "fit", str(tmp_path / "x.npz"), "--out", str(out), "--steps", "20",
+    ]  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("no hidden layer: Pr@1") >= 1
+    chosen = json.loads((out / "choice.json").read_text())
+    assert Encoder.load(out / "encoder").buckets == chosen["buckets"]

@@ -47,7 +47,10 @@ if TYPE_CHECKING:  # for other rooms
         best_validation as best_validation,
         training_seconds as training_seconds,
     )
-    from flowhash.learn.training.process_group import join_processes as join_processes
+    from flowhash.learn.training.process_group import (
+        Processes as Processes,
+        join_processes as join_processes,
+    )
     from flowhash.learn.training.training_journal import read_journal as read_journal
 
 if TYPE_CHECKING:  # for the benchmarks

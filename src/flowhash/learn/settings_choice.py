@@ -104,8 +104,8 @@ def choose_settings(
 def largest_speed_up(trials: list[Trial]) -> Trial:
     """Of trials whose precision is within one standard error of the best one's, the quickest.
 
-    The error is that of the difference over the same queries, of which one more counts as different:
-    a single query decides nothing.
+    The error is that of the difference over the same queries, one more of which counts as
+    different: a single query decides nothing.
     """
     best = max(trials, key=lambda trial: float(trial.right.mean()))
     behind = [best.right - trial.right for trial in trials]

@@ -65,7 +65,10 @@ def info(
 
         settings = suggest(splits)
         facts["fit"] = settings.to_json()
-        lines += ["`flowhash fit` would take:", *described(splits, settings)[1:]]
+        more = ""
+        if splits.preprocessing.kind == "vectors":
+            more = ", or more buckets and a hidden layer, if they are better on validation"
+        lines += [f"`flowhash fit` would take{more}:", *described(splits, settings)[1:]]
     except (InputError, MissingExtraError) as error:
         lines.append(f"`flowhash fit` cannot take it: {error}")
     output.result(facts, *lines)

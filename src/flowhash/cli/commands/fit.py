@@ -17,9 +17,8 @@ from flowhash.errors import InputError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from flowhash.data import Splits
+    from flowhash.learn import Processes
 
 CHOICE = "choice.json"  # what was tried before a run, in its folder
 
@@ -94,9 +93,7 @@ def fit(
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     if preset is None and splits.preprocessing.kind == "vectors":
-        with processes.in_turn():  # one tries, the others find what it chose
-            say = output.say if processes.first else None
-            settings = _vector_settings(splits, run, buckets, steps, given, device, say)
+        settings = _vector_settings(splits, run, buckets, steps, given, processes, output)
     else:
         settings = replace(_settings(splits, preset, buckets, active, steps, flip), **given)
     if settings.base is not None or settings.hash.loss != "codes":
@@ -160,7 +157,7 @@ def _settings(
 
 def _vector_settings(
     splits: Splits, run: Path, buckets: int | None, steps: int | None, given: dict[str, Any],
-    device: str, say: Callable[[str], None] | None,
+    processes: Processes, output: Output,
 ) -> Any:  # fmt: skip
     """Settings whose layers and buckets the validation split chooses; a run's stay as they are."""
     from flowhash.learn import choose_settings, vector_settings
@@ -175,21 +172,25 @@ def _vector_settings(
         return replace(made, **given)
 
     note = run / CHOICE
-    if note.exists():
-        before = read_json(note)
-        if buckets in (None, before["buckets"]):
-            return make(before["buckets"], tuple(before["hidden"]))
-    if say is not None:
-        say("a few settings are tried on the validation split:")
-    settings, trials = choose_settings(
-        splits, make, buckets, device=device, say=say or (lambda line: None)
-    )
-    hidden = settings.backbone.get("hidden", [])
-    write_json(note, {
-        "buckets": settings.hash.outputs, "hidden": hidden,
-        "trials": [trial.to_json() for trial in trials],
-    })  # fmt: skip
-    return settings
+    before = read_json(note) if note.exists() else None
+    processes.wait()  # all have looked before the first one writes
+    if before is not None and buckets in (None, before["buckets"]):
+        return make(before["buckets"], tuple(before["hidden"]))
+    say = output.say if processes.first else _nobody
+    say("a few settings are tried on the validation split:")
+    settings, trials = choose_settings(splits, make, buckets, device=str(processes.device), say=say)
+    if processes.first:
+        write_json(note, {
+            "buckets": settings.hash.outputs, "hidden": settings.backbone.get("hidden", []),
+            "trials": [trial.to_json() for trial in trials],
+        })  # fmt: skip
+    processes.wait()
+    kept = read_json(note)  # of the first, whose figures may differ from ours in a last digit
+    return make(kept["buckets"], tuple(kept["hidden"]))
+
+
+def _nobody(line: str) -> None:
+    """Hears a line, and says nothing."""
 
 
 def _save(context: typer.Context, run: Path, data: str, settings: Any) -> None:

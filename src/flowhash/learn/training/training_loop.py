@@ -347,19 +347,20 @@ class _Loop:
             self.journal.write(self.run.name, self.step, values)
 
     def _validate(self, validate: Callable[[EmbeddingNetwork], dict[str, Any]]) -> None:
-        start = time.perf_counter()
+        start, better = time.perf_counter(), False
         if self.run.processes.first:
             values = validate(self.run.network)
             self._write({"validation": True, **values})
             self.progress.say(f"{self.run.name} step {self.step}: {in_words(values)}")
-            if self.best.improves(values):
-                self._save("best")
+            better = self.best.improves(values)
+        if self.run.processes.any(better):
+            self._save("best")
         self.run.processes.wait()
         self.since += time.perf_counter() - start  # it counts in no step's time
 
     def _save(self, name: str) -> None:
-        if not self.run.processes.first:
-            return
+        if not self.run.processes.first and self.run.folder is not None:
+            return  # in memory each keeps its own
         tensors = state_tensors(self.run.network, self.run.loss, self.optimiser)
         if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
             raise TrainingError(f"a weight is not finite after step {self.step}")
