@@ -75,7 +75,7 @@ def command(loss: str, groups: Groups) -> str:
     count, shared = seeds_of(row for rows in groups.values() for row in rows)
     return (
         f"`flowhash reproduce cifar100 --loss {loss} --preset method --seeds {count}"
-        f"{' --one-base' * shared}`"
+        f"{' --one-base' * shared} --folder DATA --out RUNS`"
     )
 
 

@@ -171,15 +171,15 @@ def seeded(*precisions: float) -> dict[Any, Any]:
 
 @pytest.mark.parametrize(
     ("precisions", "options", "words"),
-    [((40.0,), "--seeds 1`", "one seed"),
-     ((40.0, 40.0, 40.0), "--seeds 3 --one-base`", "mean of 3 seeds of FlowHash on one base"),
-     ((40.0, 41.0), "--seeds 2`", "mean of 2 seeds")],
+    [((40.0,), "--seeds 1", "one seed"),
+     ((40.0, 40.0, 40.0), "--seeds 3 --one-base", "mean of 3 seeds of FlowHash on one base"),
+     ((40.0, 41.0), "--seeds 2", "mean of 2 seeds")],
 )  # fmt: skip
 def test_the_command_has_the_seeds_of_the_rows(
     precisions: tuple[float, ...], options: str, words: str
 ) -> None:
     groups = seeded(*precisions)
-    expected = f"`flowhash reproduce cifar100 --loss npairs --preset method {options}"
+    expected = f"`flowhash reproduce cifar100 --loss npairs --preset method {options} --folder DATA --out RUNS`"
     assert claims.command("npairs", groups) == expected
     assert claims.seeds_words(each for group in groups.values() for each in group) == words
 
