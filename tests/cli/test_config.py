@@ -50,7 +50,7 @@ def test_a_file_is_taken_what_is_typed_wins_and_the_result_runs_again(place: Pat
     assert (facts["buckets"], facts["active"], facts["run"]) == (12, 3, str(out))
     saved = toml.loads((out / "fit.toml").read_text())["fit"]
     assert (saved["buckets"], saved["active"], saved["device"]) == (12, 3, "cpu")
-    assert saved["penalty"] == 0.5  # chosen for the data, not typed
+    assert saved["penalty"] == 5.0  # chosen for the data, not typed
     again = run(COMMAND, "fit", "--config", str(out / "fit.toml"), "--out", str(place / "again"),
                 "--json", "--quiet")  # fmt: skip
     assert again.returncode == 0, again.stderr
