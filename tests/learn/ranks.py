@@ -129,7 +129,11 @@ def others(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def dead(folder: Path, rank: int) -> dict[str, Any]:
-    """How this process ends when process 1 is gone."""
+    """How this process ends when process 1 is gone.
+
+    ``torchrun`` tells it to end as soon as it sees that: what it has to say, it says nevertheless.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     splits, settings = _vectors()
     if rank == 1:
         splits = watched(splits, settings, 7, lambda: os._exit(9), 2)
