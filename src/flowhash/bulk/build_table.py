@@ -30,7 +30,6 @@ from flowhash.table import (
     HashTable,
     TableFolder,
     TableSettings,
-    TableState,
     check_vectors,
 )
 
@@ -248,7 +247,7 @@ class Building:
         del tables, table  # payloads are in memory twice otherwise, and may be pictures
         # Not made: the driver may have taken it away.
         folder = TableFolder.create(path, self.settings, make=False)
-        with HashTable(self.settings, folder, TableState()) as made:
+        with HashTable(self.settings, folder, folder.load()) as made:
             try:
                 made.add(
                     np.concatenate(codes), np.concatenate(vectors), np.concatenate(ids),

@@ -144,7 +144,7 @@ def _merge(
         np.argsort(all_keys, kind="stable"),
         settings,
     )
-    kept = TableState(tuple(part for part in state.parts if part not in old))
+    kept = replace(state, parts=tuple(part for part in state.parts if part not in old))
     return _store(folder, state, kept, plan, state.next_id)
 
 
@@ -159,11 +159,12 @@ def _store(
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
     if folder is None:
         segment = in_memory(plan)
-        return TableState((*kept.parts, LiveSegment(segment, NO_ROWS, segment.rows)), next_id)
+        part = LiveSegment(segment, NO_ROWS, segment.rows)
+        return replace(kept, parts=(*kept.parts, part), next_id=next_id)
     with folder.transaction():
         part = folder.write_segment(plan)
         kept = _write_deletions(folder, before, kept)
-        state = TableState((*kept.parts, part), next_id)
+        state = replace(kept, parts=(*kept.parts, part), next_id=next_id)
         folder.commit(state, notes)
     return state
 
@@ -172,7 +173,7 @@ def _write_deletions(folder: TableFolder, before: TableState, after: TableState)
     """``after``, with files for the deletions that ``before`` does not have."""
     known = {id(part) for part in before.parts}
     parts = [part if id(part) in known else folder.write_deleted(part) for part in after.parts]
-    return TableState(tuple(parts), after.next_id)
+    return replace(after, parts=tuple(parts))
 
 
 def adopt(
@@ -194,12 +195,12 @@ def adopt(
         next_id = max([next_id, *ends])
     with folder.transaction():
         taken = [folder.take_segment(part) for part in new.parts]
-        known = TableState((*state.parts, *taken))
+        known = replace(state, parts=(*state.parts, *taken))
         changed = [
             replace(fresh, alive=part.alive, live=part.live) if len(part.alive) else fresh
             for part, fresh in zip(new.parts, taken, strict=True)
         ]
-        after = TableState((*old.parts, *changed), next_id)
+        after = replace(state, parts=(*old.parts, *changed), next_id=next_id)
         after = _write_deletions(folder, known, after)
         folder.commit(after, notes)
     return after, sum(part.live for part in changed)
@@ -210,12 +211,13 @@ def _parts_of(folder: TableFolder, others: Sequence[Path]) -> list[LiveSegment]:
     found: list[LiveSegment] = []
     for path in others:
         other = TableFolder(path, writable=False)
+        parts = other.load().parts  # before its settings: it may find a newer manifest
         if other.manifest.settings != folder.manifest.settings:
             raise InputError(
                 f"{path} has other settings than {folder.path}; tables that become one need the "
                 "same buckets, dim, active, metric, dtype, ids and encoder"
             )
-        found += other.load().parts
+        found += parts
     return found
 
 
@@ -224,7 +226,7 @@ def _replaced(state: TableState, parts: Sequence[LiveSegment]) -> tuple[TableSta
     for part in parts:
         part.segment.ensure("ids", "names", "name_offsets")
     repeated = _repeated([part.segment.arrays.ids[part.live_rows()] for part in parts])
-    old, new = TableState(state.parts), TableState()
+    old, new = state, TableState()
     for part in parts:
         ids = _ids_at(part.segment, part.live_rows())
         old = old.without(*old.locate(ids))

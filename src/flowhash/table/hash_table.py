@@ -105,9 +105,10 @@ class HashTable(SettingsProperties):
             number(buckets), number(dim), number(active), metric, dtype, ids, encoder
         )
         settings.check()
+        empty = TableState(encoder=settings.encoder)
         if path is None:
-            return cls(settings, None, TableState())
-        return cls(settings, TableFolder.create(Path(path), settings), TableState())
+            return cls(settings, None, empty)
+        return cls(settings, TableFolder.create(Path(path), settings), empty)
 
     @classmethod
     def open(cls, path: str | Path, mode: str = "r", *, encoder: str | None = None) -> HashTable:
@@ -131,9 +132,9 @@ class HashTable(SettingsProperties):
             )
         folder = TableFolder(Path(path), writable=mode == "r+")
         try:
+            state = folder.load()  # before its settings: it may find a newer manifest
             settings = folder.manifest.settings
             check_encoder(settings.encoder, encoder, str(path))
-            state = folder.load()
             if folder.writable:
                 folder.remove_strays()
             return cls(settings, folder, state)
@@ -150,6 +151,12 @@ class HashTable(SettingsProperties):
     def writable(self) -> bool:
         """Whether the table can be changed through this object."""
         return self._state is not None and (self._folder is None or self._folder.writable)
+
+    @property
+    def encoder(self) -> str | None:
+        """The fingerprint of the encoder, if it was given."""
+        state = self._state
+        return self._settings.encoder if state is None else state.encoder
 
     @property
     def version(self) -> str:
@@ -199,9 +206,10 @@ class HashTable(SettingsProperties):
             ChangedNotesError: a note is not what was expected; nothing was added.
             StorageError: the files could not be written; nothing was added.
         """
-        check_vectors(self._settings.encoder, encoder)
+        check_vectors(self.encoder, encoder)
         items = arguments.read_items(self._settings, codes, embeddings, ids, payloads)
         with self._changing() as state:
+            check_vectors(state.encoder, encoder)  # which another thread may have changed
             items = arguments.with_ids(items, state.next_id)
             changed = arguments.changed_notes(self._known_notes, notes, expected_notes)
             if len(items.codes):
@@ -262,8 +270,8 @@ class HashTable(SettingsProperties):
             InputError: arguments that do not fit.
             DamagedFileError: the search met a damaged file.
         """
-        check_vectors(self._settings.encoder, encoder)
         state = self._open_state()
+        check_vectors(state.encoder, encoder)
         hits, places = self._search(
             state, ordered_buckets, queries, top, probe, at_least, where, threads
         )
@@ -428,14 +436,16 @@ class HashTable(SettingsProperties):
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.
 
-        Searches that are running keep the state they started with.
+        Searches that are running keep the state they started with. Where all items have new codes,
+        their encoder is the table's from then on.
         """
         with self._writing:
             state = self._open_state()
             if self._folder is None or self._folder.writable:
                 return False
             newer = self._folder.refresh(state)
-            self._state = newer or state
+            if newer is not None:
+                self._take(newer)
             return newer is not None
 
     def close(self) -> None:
@@ -543,20 +553,31 @@ class HashTable(SettingsProperties):
             except BaseException:
                 # Interrupted after the change was committed: go on from what is on disk.
                 if folder.manifest.generation != generation:
-                    self._state = folder.load(self._state)
+                    self._take(folder.load(self._state))
                 raise
+
+    def _take(self, state: TableState) -> None:
+        """Go on with a state whose encoder may be another one."""
+        self._state = state
+        self._settings = replace(self._settings, encoder=state.encoder)
 
     def _after_fork(self) -> None:
         """In a process that was just forked: hold nobody up, and be held up by nobody."""
         self._writing = threading.RLock()  # the thread that may have held it is not in this process
         folder, state = self._folder, self._state
+        if state is not None:
+            self._take(state)
         if folder is None:
             return
         folder.close()
         # Forked in the middle of a commit, or of a refresh, it has the new manifest and the old
         # state, and would never look again: let it know a generation that there is not.
-        if state and tuple(part.file for part in state.parts) != folder.manifest.segments:
-            folder.manifest = replace(folder.manifest, generation=-1)
+        manifest = folder.manifest
+        if state and (
+            tuple(part.file for part in state.parts) != manifest.segments
+            or state.encoder != manifest.settings.encoder
+        ):
+            folder.manifest = replace(manifest, generation=-1)
 
     def _searcher_of(self, state: TableState, where: Any) -> Searcher:
         """What searches a state; kept, because single queries would notice its making."""

@@ -45,7 +45,7 @@ def folder_faults(path: Path, progress: bool = True) -> list[str]:
             if read_manifest(path).generation != folder.manifest.generation:
                 return folder_faults(path, progress)
             faults.append(str(error))
-    state = TableState(tuple(parts), folder.manifest.next_id)
+    state = TableState(tuple(parts), folder.manifest.next_id, settings.encoder)
     return faults + state_faults(settings, state, progress)
 
 

@@ -15,7 +15,7 @@ DTYPES = ("float32", "float16")  # segments/arrays.py says how each is stored
 
 @dataclass(frozen=True)
 class TableSettings:
-    """What is chosen when a table is created and never changes.
+    """What is chosen when a table is created and never changes, but for the encoder.
 
     Attributes:
         buckets: d.
@@ -54,7 +54,7 @@ class TableSettings:
 
 
 class SettingsProperties:
-    """What a table, of whatever engine, says of itself; it never changes."""
+    """What a table, of whatever engine, says of itself; only the encoder may ever change."""
 
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings

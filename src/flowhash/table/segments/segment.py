@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -288,10 +288,18 @@ class LiveSegment:
 
 @dataclass(frozen=True, eq=False)
 class TableState:
-    """Parts, and the next id to assign."""
+    """All rows of one moment.
+
+    Attributes:
+        parts: the segments.
+        next_id: the next id to assign.
+        encoder: the fingerprint of the encoder that the codes come from, or None. It changes with
+            them, so that whoever searches a state knows which queries fit it.
+    """
 
     parts: tuple[LiveSegment, ...] = ()
     next_id: int = 0
+    encoder: str | None = None
 
     @cached_property
     def live(self) -> int:
@@ -324,4 +332,4 @@ class TableState:
         changed = list(self.parts)
         for number in np.unique(parts[parts >= 0]).tolist():
             changed[number] = changed[number].without(np.unique(rows[parts == number]))
-        return TableState(tuple(part for part in changed if part.live), self.next_id)
+        return replace(self, parts=tuple(part for part in changed if part.live))

@@ -141,7 +141,7 @@ class TableFolder:
         while True:
             try:
                 parts = tuple(self.load_part(entry, known) for entry in self.manifest.segments)
-                return TableState(parts, self.manifest.next_id)
+                return TableState(parts, self.manifest.next_id, self.manifest.settings.encoder)
             except DamagedFileError:  # noqa: PERF203
                 newer = read_manifest(self.path)
                 if newer.generation == self.manifest.generation:
@@ -150,8 +150,12 @@ class TableFolder:
                 self.manifest = newer
 
     def _refuse_another(self, newer: Manifest) -> None:
-        """A table that was made anew in the same folder is not a newer state of this one."""
-        if newer.identity != self.manifest.identity or newer.settings != self.manifest.settings:
+        """A table that was made anew in the same folder is not a newer state of this one.
+
+        One whose items have new codes is: only the encoder is another then.
+        """
+        known = replace(self.manifest.settings, encoder=newer.settings.encoder)
+        if newer.identity != self.manifest.identity or newer.settings != known:
             raise StorageError(
                 f"{self.path} is another table by now; open it again with HashTable.open"
             )
@@ -212,7 +216,7 @@ class TableFolder:
         """Make a state the table's, durably; then remove what it does not need any more.
 
         Args:
-            state: what the table is from now on.
+            state: what the table is from now on, its encoder too.
             notes: all of them, in the same step; None leaves them as they are.
         """
         files = tuple(part.file for part in state.parts if part.file is not None)
@@ -221,6 +225,7 @@ class TableFolder:
         self._attempted = max(self._attempted, self.manifest.generation) + 1
         changed = replace(
             self.manifest,
+            settings=replace(self.manifest.settings, encoder=state.encoder),
             generation=self._attempted,
             next_id=state.next_id,
             segments=files,
