@@ -69,7 +69,7 @@ def read_items(
     if count >= LARGEST_SEGMENT:
         raise InputError(f"{count} items at once; expected fewer than {LARGEST_SEGMENT}. Add parts")
     vectors = LAYOUTS[settings.dtype].rounded(vectors)  # infinities are refused when copied
-    buckets = _read_codes(settings, codes, count)
+    buckets = read_codes(settings, codes, count)
     known = None
     if ids is not None:
         known = read_ids(ids, settings.ids)
@@ -112,7 +112,8 @@ def _read_vectors(settings: TableSettings, values: ArrayLike, name: str) -> NDAr
         return np.require(array, np.float32, ["C", "W"])
 
 
-def _read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArray[np.int32]:
+def read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArray[np.int32]:
+    """Check the codes of so many items; a copy, ascending in each row [count, k]."""
     array = numbers(values, "codes")
     if array.size == 0 and count == 0:
         return np.empty((0, settings.active), np.int32)

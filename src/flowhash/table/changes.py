@@ -1,10 +1,10 @@
-"""Changes of a table: add, delete, merge, compact and adopt make one state from another."""
+"""Changes of a table: add, delete, merge, compact, recode and adopt make one state of another."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.errors import InputError
-from flowhash.table.arguments import NewRows
+from flowhash.table.arguments import NewRows, read_codes
 from flowhash.table.ids import INT64, Ids, last_of_each, pack_strings
 from flowhash.table.segments.segment import NO_ROWS, LiveSegment, Segment, TableState
 from flowhash.table.segments.segment_draft import SegmentDraft, draft, given, in_memory, stored
@@ -22,11 +22,15 @@ from flowhash.table.storage.table_folder import TableFolder
 from flowhash.table.table_settings import TableSettings
 
 FAN = 8  # so many segments of like size are merged into one
+RECODED_BYTES = 1 << 24  # of embeddings whose new codes are asked for at once, about
 
 
 # Of the changes that take ``notes``: all of the table's, committed in the same step; None leaves
 # them as they are.
 Notes = dict[str, Any] | None
+
+# Codes [n, k] of embeddings [n, dim].
+CodesOf = Callable[[NDArray[np.float32]], NDArray[np.int32]]
 
 
 def add(
@@ -93,15 +97,71 @@ def tidy(settings: TableSettings, folder: TableFolder | None, state: TableState)
 
 def compact(settings: TableSettings, folder: TableFolder | None, state: TableState) -> TableState:
     """All live rows in one segment, or in as few as their size allows."""
+    for group in _groups(state):
+        if len(group) > 1 or any(len(part.alive) for part in group):
+            state = _merge(settings, folder, state, group)
+    return state
+
+
+def _groups(state: TableState) -> list[list[LiveSegment]]:
+    """Neighbouring parts that fit into one segment."""
     groups: list[list[LiveSegment]] = [[]]
     for part in state.parts:
         if sum(other.live for other in groups[-1]) + part.live >= LARGEST_SEGMENT:
             groups.append([])
         groups[-1].append(part)
-    for group in groups:
-        if len(group) > 1 or any(len(part.alive) for part in group):
-            state = _merge(settings, folder, state, group)
-    return state
+    return groups
+
+
+def recode(
+    settings: TableSettings,
+    folder: TableFolder | None,
+    state: TableState,
+    codes_of: CodesOf,
+    encoder: str | None,
+    notes: Notes,
+) -> TableState:
+    """The state with a new code for every live row, in as few segments as ``compact`` makes.
+
+    One group after another is laid out and written, so that the codes of one are in memory, and of
+    its embeddings a block. All of them are committed at once.
+    """
+
+    def plan(group: Sequence[LiveSegment]) -> SegmentDraft:
+        return _joined(settings, group, lambda part: _recoded(settings, part, codes_of))
+
+    groups = [group for group in _groups(state) if any(part.live for part in group)]
+    if folder is None:
+        parts = tuple(_part_in_memory(plan(group)) for group in groups)
+        return replace(state, parts=parts, encoder=encoder)
+    with folder.transaction():
+        parts = tuple(folder.write_segment(plan(group)) for group in groups)
+        after = replace(state, parts=parts, encoder=encoder)
+        folder.commit(after, notes)
+    return after
+
+
+def _recoded(settings: TableSettings, part: LiveSegment, codes_of: CodesOf) -> NDArray[np.int32]:
+    """The new codes of a part's live rows [live, k]."""
+    codes = np.empty((part.live, settings.active), np.int32)
+    step = max(1, RECODED_BYTES // (4 * settings.dim))
+    done = 0
+    for start in range(0, part.segment.rows, step):
+        stop = min(part.segment.rows, start + step)
+        alive = part.alive[start:stop] == 1
+        if len(alive) and not alive.any():
+            continue
+        embeddings = part.segment.sound_embeddings(start, stop)
+        if len(alive):
+            embeddings = embeddings[alive]
+        count = len(embeddings)
+        made = codes_of(embeddings)
+        try:
+            codes[done : done + count] = read_codes(settings, made, count)
+        except InputError as error:
+            raise InputError(f"what codes_of gave cannot be used: {error}") from error
+        done += count
+    return codes
 
 
 def _crowd(state: TableState) -> list[LiveSegment]:
@@ -127,15 +187,26 @@ def _merge(
     old: Sequence[LiveSegment],
 ) -> TableState:
     """The state with the live rows of some parts in one new part."""
+    plan = _joined(settings, old, lambda part: part.segment.codes_at(part.live_rows()))
+    kept = replace(state, parts=tuple(part for part in state.parts if part not in old))
+    return _store(folder, state, kept, plan, state.next_id)
+
+
+def _joined(
+    settings: TableSettings,
+    old: Sequence[LiveSegment],
+    codes_of: Callable[[LiveSegment], NDArray[np.int32]],
+) -> SegmentDraft:
+    """A segment of the live rows of some parts, with the codes that ``codes_of`` gives a part's."""
     rows, keys, codes = [], [], []
     for part in old:
         segment, live = part.segment, part.live_rows()
-        segment.ensure("ids", "codes", "names", "name_offsets", "payloads", "payload_offsets")
+        segment.ensure("ids", "names", "name_offsets", "payloads", "payload_offsets")
         rows.append(live)
         keys.append(segment.arrays.ids[live])
-        codes.append(segment.codes_at(live))
+        codes.append(codes_of(part))
     all_keys = np.concatenate(keys)
-    plan = draft(
+    return draft(
         [stored(part.segment) for part in old],
         np.repeat(np.arange(len(old), dtype=np.int32), [part.live for part in old]),
         np.concatenate(rows),
@@ -144,8 +215,6 @@ def _merge(
         np.argsort(all_keys, kind="stable"),
         settings,
     )
-    kept = replace(state, parts=tuple(part for part in state.parts if part not in old))
-    return _store(folder, state, kept, plan, state.next_id)
 
 
 def _store(
@@ -158,15 +227,18 @@ def _store(
 ) -> TableState:
     """The kept parts and a new one, made from a draft; committed if there is a folder."""
     if folder is None:
-        segment = in_memory(plan)
-        part = LiveSegment(segment, NO_ROWS, segment.rows)
-        return replace(kept, parts=(*kept.parts, part), next_id=next_id)
+        return replace(kept, parts=(*kept.parts, _part_in_memory(plan)), next_id=next_id)
     with folder.transaction():
         part = folder.write_segment(plan)
         kept = _write_deletions(folder, before, kept)
         state = replace(kept, parts=(*kept.parts, part), next_id=next_id)
         folder.commit(state, notes)
     return state
+
+
+def _part_in_memory(plan: SegmentDraft) -> LiveSegment:
+    segment = in_memory(plan)
+    return LiveSegment(segment, NO_ROWS, segment.rows)
 
 
 def _write_deletions(folder: TableFolder, before: TableState, after: TableState) -> TableState:

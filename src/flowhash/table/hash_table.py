@@ -286,6 +286,49 @@ class HashTable(SettingsProperties):
         with self._changing() as state:
             self._state = changes.compact(self._settings, self._folder, state)
 
+    def recode(
+        self,
+        codes_of: Callable[[NDArray[np.float32]], NDArray[np.int32]],
+        encoder: str | None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Give every item a new code, in one step: that of a hash network trained further, say.
+
+        Ids, embeddings and payloads stay; what was deleted is dropped, as by :meth:`compact`.
+        Searches go on meanwhile among the old codes. If it fails or is killed, the table is as it
+        was. Readers take the new codes, and the encoder with them, when they :meth:`refresh`. On
+        disk the table needs its space twice until it is done.
+
+        Args:
+            codes_of: makes codes [n, k], as :meth:`add` takes them, of stored embeddings
+                [n, dim] float32, a block of them at a time. It may search the table, not change it.
+            encoder: the fingerprint of the encoder that the codes come from; None for none.
+            notes: what to note in the same step, as in :meth:`add`.
+
+        Raises:
+            InputError: codes, encoder or notes do not fit, or ``codes_of`` changed the table.
+            DamagedFileError: an embedding, id or payload is damaged.
+            StorageError: the files could not be written.
+        """
+        replace(self._settings, encoder=encoder).check()
+        with self._changing() as state:
+            known = self._known_notes
+            changed = arguments.changed_notes(known, notes)
+
+            def codes(embeddings: NDArray[np.float32]) -> NDArray[np.int32]:
+                found = codes_of(embeddings)
+                if self._state is not state or self._known_notes is not known:
+                    raise InputError(
+                        "codes_of changed or closed the table that is given new codes; the codes "
+                        "are as they were. Change it before or after"
+                    )
+                return found
+
+            after = changes.recode(self._settings, self._folder, state, codes, encoder, changed)
+            self._take(after)
+            if changed is not None:
+                self._memory_notes = changed
+
     def notes(self) -> dict[str, Any]:
         """What was noted about this state of the table: values of JSON, by their names."""
         self._open_state()
@@ -436,8 +479,8 @@ class HashTable(SettingsProperties):
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.
 
-        Searches that are running keep the state they started with. Where all items have new codes,
-        their encoder is the table's from then on.
+        Searches that are running keep the state they started with. Where all items have new codes
+        (:meth:`recode`), their encoder is the table's from then on.
         """
         with self._writing:
             state = self._open_state()

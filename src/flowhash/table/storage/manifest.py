@@ -36,7 +36,7 @@ class Manifest:
     """A state of a stored table.
 
     Attributes:
-        settings: what never changes, but for the encoder.
+        settings: what never changes, but for the encoder, which ``recode`` changes.
         identity: random, so that a table made anew in the same folder is not taken for this one.
         generation: grows with every change.
         next_id: the next id that ``add`` assigns.
