@@ -138,6 +138,7 @@ def changes(kind: Kind) -> dict[str, Operation]:
         "add": added(kind, rng, [_id(kind, one) for one in (1, 7, 30, 31)], 4),
         "delete": Operation("delete", [_id(kind, one) for one in (0, 7, 16)]),
         "compact": Operation("compact"),
+        "recode": Operation("recode", encoder="another"),
     }
 
 
@@ -153,7 +154,7 @@ def must_be(path: Path, *models: Model) -> Model:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
-@pytest.mark.parametrize("what", ["add", "delete", "compact"])
+@pytest.mark.parametrize("what", ["add", "delete", "compact", "recode"])
 @pytest.mark.parametrize("name", ["listed", pytest.param("halves", marks=pytest.mark.slow)])
 def test_every_step_may_fail(tmp_path: Path, name: str, what: str, lasting: bool) -> None:
     kind = KINDS[name]
@@ -443,7 +444,7 @@ def descriptors() -> Iterator[Descriptors]:
     found.give_back()
 
 
-@pytest.mark.parametrize("what", ["add", "delete", "compact"])
+@pytest.mark.parametrize("what", ["add", "delete", "compact", "recode"])
 def test_no_descriptor_is_left_after_the_rename(
     tmp_path: Path, descriptors: Descriptors, what: str
 ) -> None:

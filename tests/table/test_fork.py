@@ -94,6 +94,7 @@ def every_change(folder: Path) -> dict[str, Any]:
         "compact": lambda one: one.compact(),
         "adopt": lambda one: one.adopt([other]),
         "tidy": HashTable.merge_segments,
+        "recode": lambda one: one.recode(lambda vectors: [[3]] * len(vectors), "new"),
     }
 
     def child() -> dict[str, Any]:
@@ -101,9 +102,9 @@ def every_change(folder: Path) -> dict[str, Any]:
             name: refusal(lambda change=change: change(table)) for name, change in changes.items()
         }
         found["writable"] = table.writable
-        for name in ("add", "delete", "del", "compact"):
+        for name in ("add", "delete", "del", "compact", "recode"):
             changes[name](memory)
-        found["memory"] = len(memory)
+        found["memory"] = len(memory.bucket(3))
         return found
 
     found = in_a_fork(child)
@@ -204,6 +205,24 @@ def during_a_commit(folder: Path) -> list[Any]:
     return seen
 
 
+def during_a_recode(folder: Path) -> list[Any]:
+    """Forked when an empty table's new encoder is stored, but its table does not know it yet."""
+    seen: list[Any] = []
+    discard = TableFolder.discard
+
+    def forking(self: TableFolder, names: set[str]) -> None:
+        seen.extend(in_a_fork(lambda: [table.encoder, table.refresh(), table.encoder]))
+        discard(self, names)
+
+    with HashTable.create(folder / "recode", buckets=4, dim=2, encoder="old") as table:
+        TableFolder.discard = forking  # type: ignore[method-assign]
+        try:
+            table.recode(lambda vectors: [[3]] * len(vectors), "new")
+        finally:
+            TableFolder.discard = discard  # type: ignore[method-assign]
+    return seen
+
+
 def locks(folder: Path) -> dict[str, Any]:
     """Whose lock it is: the parent's, whatever children do and however long they live."""
     path = folder / "locks"
@@ -291,6 +310,7 @@ def all_cases(folder: Path) -> dict[str, Any]:
         "every change": every_change(folder),
         "searches": searches(folder),
         "during a commit": during_a_commit(folder),
+        "during a recode": during_a_recode(folder),
         "locks": locks(folder),
         "pools": pools(folder, 2),
     }
@@ -312,7 +332,7 @@ def test_what_is_acknowledged_is_stored(cases: Any) -> None:
 
 def test_a_child_changes_only_what_is_in_memory(cases: Any) -> None:
     case = cases["every change"]
-    for name in ("add", "delete", "del", "compact", "adopt", "tidy"):
+    for name in ("add", "delete", "del", "compact", "adopt", "tidy", "recode"):
         assert "a table has one writer" in case[name], name
     assert case["writable"] is False
     assert case["stored"] == case["memory of the parent"] == 1000
@@ -330,6 +350,10 @@ def test_a_child_searches_as_its_parent_does(cases: Any) -> None:
 
 def test_a_child_of_a_commit_sees_what_was_stored(cases: Any) -> None:
     assert cases["during a commit"] == [1000, True, 1002, False]
+
+
+def test_a_child_of_a_recode_sees_what_was_stored(cases: Any) -> None:
+    assert cases["during a recode"] == ["old", True, "new"]
 
 
 def test_the_lock_is_that_of_the_process_that_took_it(cases: Any) -> None:

@@ -57,13 +57,13 @@ def make(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("twice", [False, True])
-@pytest.mark.parametrize("what", ["add", "delete", "compact"])
+@pytest.mark.parametrize("what", ["add", "delete", "compact", "recode"])
 def test_interrupted_anywhere(
     tmp_path: Path, what: str, twice: bool, kind: type[BaseException]
 ) -> None:
     make(tmp_path / "base")
     before = set(range(20)) - {3, 13}
-    after = {"add": before | {50}, "delete": before - {1, 11}, "compact": before}[what]
+    after = {"add": before | {50}, "delete": before - {1, 11}}.get(what, before)
     for number in range(40):
         path = tmp_path / "table"
         shutil.copytree(tmp_path / "base", path)
@@ -74,14 +74,21 @@ def test_interrupted_anywhere(
                     table.add([[0, 1]], [[5, 5]], [50])
                 elif what == "delete":
                     table.delete([1, 11])
+                elif what == "recode":
+                    table.recode(lambda vectors: [[0, 3]] * len(vectors), "new")
                 else:
                     table.compact()
             except (KeyboardInterrupt, StorageError):
                 pass
         assert set(table) in (before, after), (number, raised)
+        recoded = table.encoder == "new"
+        assert recoded == (len(table.bucket(3)) == 18), (number, raised)
+        assert recoded or raised or what != "recode"
         shutil.copytree(path, tmp_path / "copy")  # what a process that ends here leaves
         with HashTable.open(tmp_path / "copy", "r+") as left:
             assert set(left) == set(table), (number, raised)
+            assert left.encoder == table.encoder, (number, raised)
+            assert set(left.bucket(3)) == set(table.bucket(3)), (number, raised)
             assert left.check() == []
         shutil.rmtree(tmp_path / "copy")
         table.add([[0, 2]], [[6, 6]], [60])  # goes on from there

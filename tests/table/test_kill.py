@@ -18,7 +18,7 @@ import pytest
 
 from flowhash.table import HashTable
 from flowhash.table.integrity import folder_faults
-from tests.table.writer import KINDS, Kind, Model, operation, strays
+from tests.table.writer import KINDS, Kind, Model, operation, recoding, strays
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -133,6 +133,52 @@ def test_killed_200_times(writer: Writer, tmp_path: Path, name: str, seed: int) 
     kill_often(writer, tmp_path / "table", name, kills=50, seed=seed)
 
 
+def kill_recodings(writer: Writer, path: Path, name: str, kills: int, seed: int) -> None:
+    """Kill workers that give all items new codes, again and again."""
+    kind = KINDS[name]
+    model, moments = Model(kind), random.Random(seed)
+    with kind.create(path) as table:
+        for number in range(40):
+            change = operation(kind, seed, number)
+            change.run(table)
+            model = model.after(change)
+    number, seen = 0, set()
+    for _ in range(kills):
+        worker = writer.start(path=str(path), kind=name, seed=seed, first=number, recode=True)
+        lines = writer.early
+        for _ in range(moments.randrange(1, 4) - len(lines)):
+            lines += writer.expect("")
+        time.sleep(moments.random() * 0.02)
+        os.kill(worker, signal.SIGKILL)
+        lines += writer.expect("ended")
+        done = acknowledged(lines, number)
+        for one in range(number, done):
+            model = model.after(recoding(one))
+        later = model.after(recoding(done))
+        found = state_of(path, model, later)
+        seen.add(bool(strays(path)))
+        number = done + (found is later)
+        model = found
+        with HashTable.open(path, "r+") as table:
+            assert model.differences(table) == []
+        assert strays(path) == set()
+    assert number
+    assert True in seen  # some died in the middle of it
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_killed_while_it_gives_new_codes(writer: Writer, tmp_path: Path, name: str) -> None:
+    kill_recodings(writer, tmp_path / "table", name, kills=15, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_killed_200_times_while_it_gives_new_codes(
+    writer: Writer, tmp_path: Path, name: str
+) -> None:
+    kill_recodings(writer, tmp_path / "table", name, kills=200, seed=2)
+
+
 def find_operations(kind: Kind, seed: int, path: Path) -> dict[str, int]:
     """The number of an operation of each sort, also of those that make the table merge segments."""
     chosen: dict[str, int] = {}
@@ -146,6 +192,7 @@ def find_operations(kind: Kind, seed: int, path: Path) -> dict[str, int]:
             if number > 10 and commits:
                 chosen.setdefault(f"{change.name}{counted}, {commits} commits", number)
     assert any(sort.endswith("2 commits") for sort in chosen)
+    assert any(sort.startswith("recode") for sort in chosen)
     return chosen
 
 
@@ -265,7 +312,7 @@ def test_power_may_fail_at_every_step(
     monkeypatch.setattr(os, "replace", watched(rename))
     monkeypatch.setattr(os, "unlink", watched(remove))
     for number in range(14):
-        change = operation(kind, 5, number)
+        change = operation(kind, 20, number)  # also new codes, and a compaction
         before, after = model, model.after(change)
         change.run(table)
         before = model = after

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ class Machine(RuleBasedStateMachine):
         self.table: HashTable | None = None
         self.reader: HashTable | None = None
         self.seen: Model = {}
+        self.encoder: str | None = None
+        self.seen_encoder: str | None = None
 
     @initialize(
         buckets=st.integers(1, 9),
@@ -151,6 +154,25 @@ class Machine(RuleBasedStateMachine):
         stats = self.table.stats()
         assert (stats.segments, stats.deleted) == (1 if self.model else 0, 0)
 
+    @rule(seed=seeds, encoder=st.sampled_from([None, "one", "two"]))
+    def recode(self, seed: int, encoder: str | None) -> None:
+        buckets = np.random.default_rng(seed).permutation(self.buckets)
+
+        def codes_of(embeddings: Any) -> Any:
+            assert embeddings.dtype == np.float32
+            assert len(embeddings)
+            sums = np.abs(embeddings.sum(axis=1)).astype(np.int32)  # whole numbers: exact
+            return buckets[(sums[:, None] + np.arange(self.active)) % self.buckets]
+
+        self.table.recode(codes_of, encoder)
+        for name, item in self.model.items():
+            (code,) = codes_of(item.embedding[None].astype(np.float32)).tolist()
+            self.model[name] = replace(item, code=frozenset(code))
+        self.encoder = encoder
+        assert self.table.next_id == self.next_id
+        stats = self.table.stats()
+        assert (stats.segments, stats.deleted) == (1 if self.model else 0, 0)
+
     @precondition(lambda self: self.path is not None)
     @rule()
     def reopen(self) -> None:
@@ -162,9 +184,11 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def refresh(self) -> None:
         assert contents(self.reader) == model_contents(self.seen)
+        assert self.reader.encoder == self.seen_encoder
         changed = self.reader.refresh()
         assert changed or model_contents(self.seen) == model_contents(self.model)
-        self.seen = dict(self.model)
+        self.seen, self.seen_encoder = dict(self.model), self.encoder
+        assert self.reader.encoder == self.encoder
         assert contents(self.reader) == model_contents(self.seen)
         assert not self.reader.refresh()
 
@@ -235,6 +259,7 @@ class Machine(RuleBasedStateMachine):
     def knows_how_many(self) -> None:
         if self.table is not None:
             assert len(self.table) == self.table.stats().items == len(self.model)
+            assert self.table.encoder == self.encoder
 
 
 def run(ids: str, folder: Path | None, examples: int, steps: int) -> None:

@@ -8,6 +8,7 @@ one announced before it ended.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +75,13 @@ class Run:
 
     def change(self, generator: Any, number: int) -> None:
         state = dict(self.states[-1])
-        if number % 10 == 9:
+        if number % 10 == 4:
+            codes = np.argsort(generator.random(BUCKETS))[:ACTIVE]
+            for item, stored in state.items():
+                state[item] = replace(stored, code=frozenset(codes.tolist()))
+            self.states.append(state)
+            self.table.recode(lambda vectors: np.tile(codes, (len(vectors), 1)), str(number))
+        elif number % 10 == 9:
             self.states.append(state)
             self.table.compact()
         elif number % 3 == 2:

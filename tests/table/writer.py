@@ -46,21 +46,30 @@ KINDS = {"listed": Kind(active=2), "halves": Kind(dtype="float16", ids="string")
 
 @dataclass(frozen=True)
 class Operation:
-    """One change: an add (without ids the table counts), a deletion, or a compaction."""
+    """One change: an add (without ids the table counts), a deletion, a compaction, or new codes."""
 
     name: str
     ids: list[Any] | None = None
     codes: Any = None
     embeddings: Any = None
     payloads: list[Any] | None = None
+    encoder: str | None = None  # of new codes
 
     def run(self, table: HashTable) -> None:
         if self.name == "add":
             table.add(self.codes, self.embeddings, self.ids, self.payloads)
         elif self.name == "delete":
             table.delete(self.ids)
+        elif self.name == "recode":
+            table.recode(lambda vectors: self.codes_of(vectors, table.active), self.encoder)
         else:
             table.compact()
+
+    def codes_of(self, embeddings: Any, active: int) -> Any:
+        """New codes: the bits of an embedding and the encoder's name say the first bucket."""
+        bits = np.ascontiguousarray(embeddings, np.float32).view(np.uint32).astype(np.uint64)
+        first = (bits.sum(axis=1) + np.uint64(len(self.encoder or ""))) % np.uint64(BUCKETS)
+        return (first.astype(np.int32)[:, None] + 5 * np.arange(active, dtype=np.int32)) % BUCKETS
 
 
 def added(kind: Kind, rng: np.random.Generator, ids: list[Any] | None, count: int) -> Operation:
@@ -76,6 +85,11 @@ def added(kind: Kind, rng: np.random.Generator, ids: list[Any] | None, count: in
     return Operation("add", ids, codes, embeddings, payloads)
 
 
+def recoding(number: int) -> Operation:
+    """New codes for all items, other ones than those of the number before."""
+    return Operation("recode", encoder="x" * (number % BUCKETS))
+
+
 def operation(kind: Kind, seed: int, number: int) -> Operation:
     """The operation with this number."""
     rng = np.random.default_rng([seed, number])
@@ -87,26 +101,34 @@ def operation(kind: Kind, seed: int, number: int) -> Operation:
     ]
     if choice < 0.08:
         return Operation("compact")
-    if choice < 0.35:
+    if choice < 0.15:
+        return recoding(number)
+    if choice < 0.38:
         return Operation("delete", ids)
-    if choice < 0.45 and kind.ids == "int64":
+    if choice < 0.48 and kind.ids == "int64":
         return added(kind, rng, None, count)
     return added(kind, rng, ids, count)
 
 
 @dataclass
 class Model:
-    """What a table must contain: a dictionary, and the next id to assign."""
+    """What a table must contain: a dictionary, the next id to assign, and whose codes it has."""
 
     kind: Kind
     items: dict[Any, tuple[list[int], Any, Any]] = field(default_factory=dict)
     next_id: int = 0
+    encoder: str | None = None
 
     def after(self, change: Operation) -> Model:
-        items, next_id = dict(self.items), self.next_id
+        items, next_id, encoder = dict(self.items), self.next_id, self.encoder
         if change.name == "delete":
             for item in change.ids or []:
                 items.pop(item, None)
+        elif change.name == "recode":
+            encoder = change.encoder
+            for item, (_, embedding, payload) in items.items():
+                (code,) = change.codes_of(embedding[None], self.kind.active).tolist()
+                items[item] = (sorted(code), embedding, payload)
         elif change.name == "add":
             ids = change.ids
             if ids is None:
@@ -117,7 +139,7 @@ class Model:
                 items[item] = (sorted(code.tolist()), embedding, payload)
             if self.kind.ids == "int64":
                 next_id = max(next_id, max(ids) + 1)
-        return Model(self.kind, items, next_id)
+        return Model(self.kind, items, next_id, encoder)
 
     def differences(self, table: HashTable) -> list[str]:
         """Where a table's content is not this; everything is read."""
@@ -125,6 +147,8 @@ class Model:
         if len(ids) != len(table) or sorted(ids) != sorted(self.items):
             return [f"ids are {sorted(ids)}, expected {sorted(self.items)}"]
         found = []
+        if table.encoder != self.encoder:
+            found.append(f"its encoder is {table.encoder!r}, expected {self.encoder!r}")
         for item, (code, embedding, payload) in self.items.items():
             stored = table[item]
             if stored.id != item or stored.code.tolist() != code or stored.payload != payload:
@@ -217,6 +241,8 @@ def work(order: dict[str, Any]) -> None:
         number = order["first"]
         while number != order.get("last"):
             change = operation(kind, order["seed"], number)
+            if order.get("recode"):
+                change = recoding(number)
             if "line" in order:
                 sys.settrace(kill_at(order["line"]))
             change.run(table)
