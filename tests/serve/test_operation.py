@@ -24,7 +24,7 @@ from flowhash import __version__
 from flowhash.errors import InputError, LockedTableError
 from flowhash.serve import ServeOptions, create_app, run
 from flowhash.table import HashTable
-from tests.encoder.encoders import make
+from tests.encoder.encoders import items_of, make
 from tests.serve.conftest import Servers
 from tests.serve.servers import (
     ACTIVE,
@@ -35,6 +35,7 @@ from tests.serve.servers import (
     ROOT,
     finished,
     make_strings,
+    make_vectors,
     message_of,
     payload_of,
     raw_items,
@@ -366,3 +367,57 @@ def test_a_reader_goes_on_whatever_fails(
     finished(watched())
     assert looks[:5] == [False, True, True, False, False]
     assert caplog.text.count("the table cannot be read anew") == 1
+
+
+def test_queries_of_the_old_encoder_are_refused_once_items_have_new_codes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flowhash.encoder import Encoder
+    from flowhash.serve import service as module
+
+    monkeypatch.setattr(module, "REFRESH", 0.01)
+    path, folder = make_vectors(tmp_path)
+    encoder = Encoder.load(folder)
+    app = create_app(HashTable.open(path), encoder, ServeOptions(read_only=True))
+    service = app.state.service
+    by_vector = {"vector": items_of("mlp", ITEMS)[7].tolist()}
+
+    def asked(**body: Any) -> int:
+        return ask(app, "POST", "/search", json=body).status_code
+
+    def recode(fingerprint: str) -> None:
+        with HashTable.open(path, "r+") as table:
+            code = list(range(table.active))
+            table.recode(lambda some: [code] * len(some), fingerprint)
+
+    async def look_until(broken: bool) -> None:
+        task = asyncio.create_task(service.keep_fresh())
+        until = time.monotonic() + PATIENCE / 4
+        while service.broken != broken:
+            assert not task.done()
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    # An item that is read with its old code, and searched when it has a new one, is refused, too.
+    item = service.item
+
+    def late(name: int) -> Any:
+        found = item(name)
+        recode("another")
+        service.table.refresh()
+        return found
+
+    assert (asked(**by_vector), asked(id=7)) == (200, 200)
+    monkeypatch.setattr(service, "item", late)
+    answer = ask(app, "POST", "/search", json={"id": 7})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "other_encoder")
+    monkeypatch.setattr(service, "item", item)
+    assert (asked(**by_vector), asked(id=7)) == (503, 200)
+    finished(look_until(broken=True))
+    assert ask(app, "GET", "/health").status_code == 503
+    assert caplog.text.count("was made with encoder 'another'") == 1
+    recode(encoder.fingerprint)
+    finished(look_until(broken=False))
+    assert ask(app, "GET", "/health").status_code == 200
+    assert (asked(**by_vector), asked(id=7)) == (200, 200)

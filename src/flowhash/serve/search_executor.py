@@ -122,6 +122,7 @@ class SearchQuery:
         without: an id that is not to be among the hits.
         picture: the address of the query's own picture.
         compare: with what opening every bucket finds.
+        encoder: the fingerprint of the encoder that its buckets are of; None is not compared.
     """
 
     rows: NDArray[Any]
@@ -133,6 +134,7 @@ class SearchQuery:
     without: int | str | None = None
     picture: str | None = None
     compare: bool = False
+    encoder: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -143,7 +145,8 @@ class SearchQuery:
         if self.compare:
             return id(self)
         width = None if self.order is None else self.order.shape[1]
-        return (self.wanted, self.probe, self.at_least, self.payloads, width, self.rows.shape[1:])
+        kind = (width, self.rows.shape[1:], self.encoder)
+        return (self.wanted, self.probe, self.at_least, self.payloads, *kind)
 
     @property
     def wanted(self) -> int:
@@ -258,6 +261,7 @@ class SearchExecutor:
         table = self._table
         threads = self._threads or (None if query.is_wide(table) else 1)
         state = state_of(table) if isinstance(table, HashTable) else None
+        _refuse_other_codes(table.encoder if state is None else state.encoder, query.encoder)
         times = []
         for _ in range(REPEATS if query.compare else 1):
             start = time.perf_counter()
@@ -381,6 +385,18 @@ class SearchExecutor:
             lost.append(line.id)
             line.payload = None
             return self._lines([line], lost)
+
+
+def _refuse_other_codes(encoder: str | None, asked: str | None) -> None:
+    """Refuse a query of another encoder than the items' codes, which were made anew meanwhile."""
+    if None not in (encoder, asked) and encoder != asked:
+        raise RequestError(
+            503,
+            "the items have codes of another encoder by now; try again, and start the server again "
+            "with that encoder if this stays so",
+            "other_encoder",
+            {"Retry-After": "1"},
+        )
 
 
 def _search_state(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 
 from flowhash.engines import BrowsedEngine
-from flowhash.errors import DamagedFileError, ForbiddenError, StorageError
+from flowhash.errors import DamagedFileError, ForbiddenError, InputError, StorageError
 from flowhash.serve.errors import LOG, RequestError, new_number, only_reads
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import ServeOptions
@@ -23,7 +23,7 @@ from flowhash.serve.request_body import number_rows
 from flowhash.serve.request_guard import Outbox, RequestGuard
 from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
-from flowhash.table import HashTable, Item, state_of
+from flowhash.table import HashTable, Item, check_vectors, state_of
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -345,14 +345,14 @@ class Service:
         while True:
             await asyncio.sleep(REFRESH)
             try:
-                await loop.run_in_executor(self._readers, self.table.refresh)
+                await loop.run_in_executor(self._readers, self._refresh)
                 self.guard.see(self.table.writable)
                 if self.broken:
                     LOG.warning("the table can be read again")
                 self.broken = False
             except Exception as error:  # whatever it is, the next look may succeed
                 if not self.broken:
-                    known = isinstance(error, StorageError)
+                    known = isinstance(error, (InputError, StorageError))
                     self.number = new_number()
                     LOG.error(
                         "the table cannot be read anew, number %s: %s",
@@ -361,6 +361,12 @@ class Service:
                         exc_info=None if known else error,
                     )
                 self.broken = True
+
+    def _refresh(self) -> None:
+        """See what others have written; codes of another encoder are none for this server's."""
+        self.table.refresh()
+        if self.query_encoder is not None:
+            check_vectors(self.table.encoder, self.query_encoder.encoder.fingerprint)
 
     def close(self) -> None:
         """Wait for what is in work."""

@@ -150,13 +150,17 @@ def _query(
         )
     if asked.compare and len(rows) > 1:
         raise RequestError(422, "compare is for one query; send one, or leave it out")
-    return SearchQuery(
+    query = SearchQuery(
         rows, order, asked.top, asked.probe, asked.at_least, asked.payloads, compare=asked.compare
     )
+    if order is None and service.query_encoder is not None:
+        query.encoder = service.query_encoder.encoder.fingerprint
+    return query
 
 
 def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
     """A stored item as a query: its embedding, in its own buckets."""
+    encoder = service.table.encoder  # before the item, whose code may be made anew meanwhile
     item = service.item(asked.id)
     active = service.table.active
     if asked.probe is not None and asked.probe > active:
@@ -166,7 +170,7 @@ def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
             "no other is known how near it is. Leave probe out, or send a vector",
         )
     query = _query(service, asked, item.embedding[None], item.code[None])
-    query.without = item.id
+    query.without, query.encoder = item.id, encoder
     query.picture = picture_address(item.id, item.payload)
     return query
 
