@@ -598,18 +598,33 @@ def test_what_was_compared_with_the_query_is_searched(
     assert searched.search([[1]], [[1.0] * DIM], 50, encoder="1").counts.tolist() == [32]
 
 
-def test_a_damaged_embedding_is_named_and_nothing_changes(tmp_path: Path) -> None:
-    filled(tmp_path, [400], active=2).close()
-    (file,) = tmp_path.glob("segment-*")
+def damage(folder: Path, array: str) -> None:
+    """Change a byte in the middle of an array of the only segment."""
+    (file,) = folder.glob("segment-*")
     content = bytearray(file.read_bytes())
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
-    first, last = header["highs"]["data_offsets"]
+    first, last = header[array]["data_offsets"]
     content[start + (first + last) // 2] ^= 1
     file.write_bytes(content)
+
+
+def test_a_damaged_embedding_is_named_and_nothing_changes(tmp_path: Path) -> None:
+    filled(tmp_path, [400], active=2).close()
+    damage(tmp_path, "highs")
     files = sorted(one.name for one in tmp_path.iterdir())
     with HashTable.open(tmp_path, "r+") as table:
         with pytest.raises(DamagedFileError, match="highs"):
             table.recode(lambda _: pytest.fail("it is damaged"), "new")
         assert table.encoder == "old"
     assert sorted(one.name for one in tmp_path.iterdir()) == files
+
+
+def test_damaged_codes_are_replaced(tmp_path: Path) -> None:
+    filled(tmp_path, [1000], active=2).close()
+    damage(tmp_path, "codes")
+    with HashTable.open(tmp_path, "r+") as table:
+        assert "codes" in " ".join(table.check())
+        table.recode(codes_by(1, BUCKETS, 2), "new")
+        assert table.check() == []
+        assert len(table) == 800
