@@ -416,8 +416,26 @@ def test_queries_of_the_old_encoder_are_refused_once_items_have_new_codes(
     assert (asked(**by_vector), asked(id=7)) == (503, 200)
     finished(look_until(broken=True))
     assert ask(app, "GET", "/health").status_code == 503
+    assert (asked(**by_vector), asked(id=7)) == (503, 200)
     assert caplog.text.count("was made with encoder 'another'") == 1
     recode(encoder.fingerprint)
     finished(look_until(broken=False))
     assert ask(app, "GET", "/health").status_code == 200
     assert (asked(**by_vector), asked(id=7)) == (200, 200)
+
+
+def test_vectors_are_not_added_to_codes_of_another_encoder(tmp_path: Path) -> None:
+    """The table of a server that writes is given new codes by its own process only."""
+    from flowhash.encoder import Encoder
+
+    path, folder = make_vectors(tmp_path)
+    with HashTable.open(path, "r+") as table:
+        app = create_app(table, Encoder.load(folder), ServeOptions())
+        given = {"items": [{"vector": items_of("mlp", ITEMS)[7].tolist()}]}
+        assert ask(app, "POST", "/items", json=given).status_code == 201
+        code = list(range(table.active))
+        table.recode(lambda some: [code] * len(some), "another")
+        before = len(table)
+        answer = ask(app, "POST", "/items", json=given)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "other_encoder")
+        assert len(table) == before

@@ -261,7 +261,7 @@ class SearchExecutor:
         table = self._table
         threads = self._threads or (None if query.is_wide(table) else 1)
         state = state_of(table) if isinstance(table, HashTable) else None
-        _refuse_other_codes(table.encoder if state is None else state.encoder, query.encoder)
+        refuse_other_codes(table.encoder if state is None else state.encoder, query.encoder)
         times = []
         for _ in range(REPEATS if query.compare else 1):
             start = time.perf_counter()
@@ -387,8 +387,12 @@ class SearchExecutor:
             return self._lines([line], lost)
 
 
-def _refuse_other_codes(encoder: str | None, asked: str | None) -> None:
-    """Refuse a query of another encoder than the items' codes, which were made anew meanwhile."""
+def refuse_other_codes(encoder: str | None, asked: str | None) -> None:
+    """Refuse what is of another encoder than the items' codes, which were made anew meanwhile.
+
+    Raises:
+        RequestError: 503, with the code ``other_encoder``.
+    """
     if None not in (encoder, asked) and encoder != asked:
         raise RequestError(
             503,

@@ -42,6 +42,7 @@ from flowhash.serve.schemas.requests import (
     SampleParameters,
 )
 from flowhash.serve.schemas.responses import Added, Deleted, Sample, StoredItem, json_response
+from flowhash.serve.search_executor import refuse_other_codes
 from flowhash.serve.service import Service, service_of
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -178,6 +179,7 @@ def _add(service: Service, batch: ItemBatch) -> Added:
         assert service.query_encoder is not None
         made = service.query_encoder(batch.rows)
         codes, embeddings, maker = made.codes, made.embeddings, made.fingerprint
+        refuse_other_codes(table.encoder, maker)
     ids = table.add(codes, embeddings, batch.ids, batch.payloads, encoder=maker)
     return Added(ids.tolist(), np.sort(codes, axis=1).tolist(), len(table))
 
