@@ -106,6 +106,8 @@ def index(
             "table": shown(place), "added": 0, "replaced": 0, "items": before, "seconds": 0.0,
         }  # fmt: skip
         if work.finished:
+            # The encoder may lie elsewhere by now, or be the one that all items have new codes of.
+            _save(context, work, place, encoder, items)
             output.result(
                 facts,
                 f"{shown(place)}: {items} was indexed before, nothing was added; the table has "
