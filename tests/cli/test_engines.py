@@ -382,6 +382,19 @@ def test_a_copy_is_the_table(
     assert flowhash("table", "check", back).code == 0
 
 
+def test_a_copy_does_not_name_an_encoder_from_before_new_codes(
+    vectors: Path, address: str, tmp_path: Path, flowhash: Command
+) -> None:
+    folder, query = tmp_path / "x.table", vectors / "query.npy"
+    index = ("index", vectors / "encoder", vectors / "items.npz", "--out", folder, "-q")
+    assert flowhash(*index).code == 0
+    with HashTable.open(folder, "r+") as table:
+        table.recode(lambda some: [[0, 1]] * len(some), make("mlp", seed=6).fingerprint)
+    assert flowhash("copy", folder, address, "-q").code == 0
+    flowhash("search", address, query).mistake("does not say which encoder made it", "--encoder")
+    assert flowhash("search", address, query, "--encoder", vectors / "other").code == 0
+
+
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happen: Callable[[], object]) -> None:
     """Something happens once, after the first items of a copy into a folder have come."""
     fetching = importlib.import_module("flowhash.cli.commands.copy")

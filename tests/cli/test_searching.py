@@ -406,3 +406,47 @@ def test_a_table_without_its_encoder_says_so(vectors: Path, tmp_path: Path) -> N
     assert "is not there any more" in lost.stderr
     found = run(COMMAND, "search", str(out), query, "--encoder", str(tmp_path / "moved"))
     assert found.returncode == 0, found.stderr
+
+
+def test_an_encoder_from_before_new_codes_is_refused(vectors: Path, tmp_path: Path) -> None:
+    old, new = make("mlp"), make("mlp", seed=6)
+    old.save(tmp_path / "old")
+    new.save(tmp_path / "new")
+    out, query = str(tmp_path / "x.table"), str(vectors / "query.npy")
+    index = [COMMAND, "index", str(tmp_path / "old"), query, "--out", out]
+    assert run(*index).returncode == 0
+    with HashTable.open(out, "r+") as table:
+        table.recode(lambda some: [[0, 1]] * len(some), new.fingerprint)
+    for words in (["search", out, query], ["serve", out, "--port", "0"]):
+        done = run(COMMAND, *words)
+        assert done.returncode == 2
+        assert done.stderr.endswith(
+            f"{out} has codes of encoder '{new.fingerprint}', but {tmp_path / 'old'}, which is "
+            f"noted as its encoder, is '{old.fingerprint}'; index afresh, or say where the first "
+            "is with --encoder\n"
+        )
+        assert done.stderr.count("\n") == 1
+    for words in (index, [COMMAND, "search", out, query, "--encoder", str(tmp_path / "old")]):
+        assert "was made with encoder" in run(*words).stderr
+    assert run(COMMAND, "search", out, "id:1").returncode == 0  # which needs none
+    found = run(COMMAND, "search", out, query, "--encoder", str(tmp_path / "new"))
+    assert found.returncode == 0, found.stderr
+    index[2] = str(tmp_path / "new")
+    assert "was indexed before, nothing was added" in run(*index).stdout  # but its encoder is noted
+    found = run(COMMAND, "search", out, query)
+    assert found.returncode == 0, found.stderr
+
+
+def test_of_two_encoders_the_tables_own_is_used(vectors: Path, tmp_path: Path) -> None:
+    here, there, query = tmp_path / "here", tmp_path / "there", str(vectors / "query.npy")
+    make("mlp").save(here / "encoder")
+    index = [COMMAND, "index", str(here / "encoder"), query, "--out", str(here / "x.table")]
+    assert run(*index).returncode == 0
+    shutil.copytree(here, there)
+    make("mlp", seed=6).save(here / "encoder")
+    done = run(COMMAND, "search", str(there / "x.table"), query)
+    assert done.returncode == 0, done.stderr
+    (here / "encoder" / "encoder.json").write_text("{")
+    done = run(COMMAND, "search", str(here / "x.table"), query)
+    assert done.returncode != 0
+    assert "encoder.json is not JSON" in done.stderr

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # for other rooms
         INDEX as INDEX,
         SETTINGS as SETTINGS,
         LostEncoderError as LostEncoderError,
+        OtherEncoderError as OtherEncoderError,
     )
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

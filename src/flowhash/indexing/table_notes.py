@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flowhash.durable_files import read_regular_file
 from flowhash.engines import RemoteEngine, hidden
 from flowhash.errors import Argument, DamagedFileError, InputError, reason
 from flowhash.settings_file import read_settings, write_section
@@ -23,11 +24,17 @@ from flowhash.table import HashTable
 SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
 INDEX = "index"  # the note of an engine that has the same
 SOURCE = "index-"  # notes on sources begin so
+RECORD = "encoder.json"  # in the folder of an encoder
+LARGEST_RECORD = 1 << 28  # bytes of it
 SEAL = "crc32"  # of such a note, over all that it says; a database may be changed by hand
 
 
 class LostEncoderError(InputError):
     """The encoder that a table was made with is not where it was."""
+
+
+class OtherEncoderError(InputError):
+    """The encoder that was noted for a table is not the one that its codes come from."""
 
 
 class TableNotes:
@@ -135,35 +142,55 @@ def _checksum(record: Mapping[str, Any]) -> int:
 
 
 def own_encoder(
-    settings: Mapping[str, Any], place: str | Path, encoder: Path | None
+    table: HashTable | RemoteEngine, place: str | Path, encoder: Path | None = None
 ) -> Path | None:
     """The encoder that was given, or the one that ``index`` noted; None where nothing says so.
 
     Args:
-        settings: of :meth:`TableNotes.settings`.
+        table: open; what was noted about it is read.
         place: of the table.
         encoder: that the user gave.
 
     Raises:
         LostEncoderError: it is not there any more.
+        OtherEncoderError: what is there is another one, such as that of the codes which
+            ``HashTable.recode`` has replaced.
     """
     if encoder is not None:
         return encoder
-    noted, table = settings.get("encoder"), settings.get("out", "")
+    settings = TableNotes(table).settings()
+    noted, out = settings.get("encoder"), settings.get("out", "")
     if not isinstance(noted, str):
         return None
     candidates = [Path(noted)]
     if isinstance(place, Path):
         # Where table and encoder were moved together, their places still lie alike.
-        candidates.append(place / os.path.relpath(noted, str(table) or noted))
-    for candidate in candidates:
-        if (candidate / "encoder.json").exists():
+        candidates.append(place / os.path.relpath(noted, str(out) or noted))
+    there = {one: _fingerprint(one) for one in candidates if (one / RECORD).exists()}
+    for candidate, fingerprint in there.items():
+        if fingerprint in (table.encoder, None) or table.encoder is None:
             return candidate
     shown, where = (
         (str(place), "there any more") if isinstance(place, Path)
         else (hidden(place), "on this machine")
     )  # fmt: skip
+    if there:
+        other, fingerprint = next(iter(there.items()))
+        raise OtherEncoderError(
+            f"{shown} has codes of encoder {table.encoder!r}, but {other}, which is noted as its "
+            f"encoder, is {fingerprint!r:.40}; index afresh, or say where the first is with",
+            Argument("encoder"),
+        )
     raise LostEncoderError(
         f"{shown} was made with the encoder {noted}, which is not {where}; say where it is with",
         Argument("encoder"),
     )
+
+
+def _fingerprint(folder: Path) -> Any:
+    """What an encoder's record says, read without torch; None where loading it will say why."""
+    try:
+        record = json.loads(read_regular_file(folder / RECORD, LARGEST_RECORD))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record.get("fingerprint") if isinstance(record, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import shlex
@@ -128,14 +127,24 @@ def _into_engine(
 
 def _carried(table: HashTable, source: Path) -> dict[str, Any]:
     """What is noted about the table, for the copy: its encoder, what was indexed."""
-    from flowhash.indexing import INDEX, LostEncoderError, TableNotes, own_encoder
+    from flowhash.indexing import (
+        INDEX,
+        LostEncoderError,
+        OtherEncoderError,
+        TableNotes,
+        own_encoder,
+    )
 
     notes = TableNotes(table)
     known = notes.settings()
     kept = {name: known[name] for name in ("encoder", "items") if name in known}
     if "encoder" in kept:
-        with contextlib.suppress(LostEncoderError):  # it may be on the machine that searches
-            kept["encoder"] = str(own_encoder(known, source, None))
+        try:
+            kept["encoder"] = str(own_encoder(table, source))
+        except OtherEncoderError:  # which the copy is not to name, too
+            del kept["encoder"]
+        except LostEncoderError:  # it may be on the machine that searches
+            pass
     return {**table.notes(), **({INDEX: kept} if kept else {}), **notes.sources()}
 
 

@@ -123,7 +123,7 @@ def _queries(
     further: bool,
     device: str,
 ) -> Iterator[EncodedQuery]:
-    from flowhash.indexing import TableNotes, own_encoder
+    from flowhash.indexing import own_encoder
 
     found: Any = None
     for text in texts:
@@ -131,7 +131,7 @@ def _queries(
             yield _stored(table, text.removeprefix(STORED), further)
             continue
         if found is None:
-            run = own_encoder(TableNotes(table).settings(), place, encoder)
+            run = own_encoder(table, place, encoder)
             if run is None:
                 raise InputError(
                     f"{shown(place)} does not say which encoder made it; give --encoder, the run "

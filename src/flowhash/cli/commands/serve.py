@@ -74,15 +74,14 @@ def serve(
 
 def _own_encoder(place: str | Path) -> Path | None:
     """The encoder that made a table; None where nothing says so, or it is not there any more."""
-    from flowhash.indexing import LostEncoderError, TableNotes, own_encoder
+    from flowhash.indexing import LostEncoderError, own_encoder
 
     with engines.open_any(place) as table:
-        settings = TableNotes(table).settings()
-    try:
-        return own_encoder(settings, place, None)
-    except LostEncoderError as error:  # a node that only searches: by id or embedding
-        print(f"flowhash: {in_words(error)}; serving without it", file=sys.stderr)
-        return None
+        try:
+            return own_encoder(table, place)
+        except LostEncoderError as error:  # a node that only searches: by id or embedding
+            print(f"flowhash: {in_words(error)}; serving without it", file=sys.stderr)
+            return None
 
 
 def _api_key(given: str | None, path: Path | None) -> str | None:
