@@ -29,6 +29,7 @@ def check_evaluation(names: Names) -> None:
 
 def check_table(names: Names) -> None:
     assert names["hits"].payloads[0][0] == {"size": 0}
+    assert names["reader"].encoder == "of the new network"
     assert names["speed_up"] > 5
 
 
