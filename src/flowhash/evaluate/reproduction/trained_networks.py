@@ -97,7 +97,7 @@ class Trainings:
         if self.plan.trunk is None:
             return self._stage_1(self.splits, self.plan.base, self.own / "base")
         return self._whole(
-            self._stage_1(self._features(), _linear(self.plan.base), self.own / "base")
+            self._stage_1(self.features(), _linear(self.plan.base), self.own / "base")
         )
 
     @_once
@@ -143,7 +143,7 @@ class Trainings:
         if self.plan.trunk is None:
             return train(self.splits, settings, folder, base=self.base(), **given)
         learned = train(
-            self._features(), _linear(settings), folder, base=_last_layer(self.base()),
+            self.features(), _linear(settings), folder, base=_last_layer(self.base()),
             directions=self.classifier().weights, **given,
         )  # fmt: skip
         return Encoder(
@@ -160,7 +160,7 @@ class Trainings:
         if self.plan.trunk is None:
             return hash_start(self.splits, settings, self.base(), device=self.device)
         base, ways = _last_layer(self.base()), self.classifier().weights
-        return self._whole(hash_start(self._features(), _linear(settings), base, ways, self.device))
+        return self._whole(hash_start(self.features(), _linear(settings), base, ways, self.device))
 
     @_once
     def classifier(self) -> Linear:
@@ -201,7 +201,7 @@ class Trainings:
         return self.encodings.outputs(items, name, network)
 
     @_once
-    def _features(self) -> Splits:
+    def features(self) -> Splits:
         """Train and validation as features of the trunk's backbone, augmented copies too."""
         items, held_out, seed = self.splits.train, self.splits.validation, self.plan.hash.seed
         trunk = self._needed_trunk()
