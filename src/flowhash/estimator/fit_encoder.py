@@ -28,6 +28,7 @@ from flowhash.learn import (
 if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
 
+RANKS = {"input": "base", "whitened": "whitened", "codes": "hash"}  # as settings call them
 HELD_OUT = 0.2  # of the items, to choose settings on
 
 
@@ -89,8 +90,7 @@ def _settings(
             steps=None if isinstance(hasher.steps, str) else int(hasher.steps),
             seed=seed,
         )  # fmt: skip
-        rank = "base" if hasher.rank == "input" else "hash"
-        return replace(made, rank=rank, checkpoint_every=made.hash.steps)
+        return replace(made, rank=RANKS[hasher.rank], checkpoint_every=made.hash.steps)
 
     if buckets is not None and hasher.active > buckets:
         raise InputError(

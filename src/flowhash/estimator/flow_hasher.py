@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from flowhash.encoder import Encoded, Encoder, search_encoded
 from flowhash.errors import InputError
-from flowhash.estimator.fit_encoder import learn_encoder, without_centre
+from flowhash.estimator.fit_encoder import RANKS, learn_encoder, without_centre
 from flowhash.estimator.hasher_files import (
     ROWS,
     check_unchanged,
@@ -34,7 +34,7 @@ from flowhash.estimator.hasher_files import (
     save_hasher,
 )
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
-from flowhash.learn import LOSSES
+from flowhash.learn import LOSSES, original_vectors
 from flowhash.networks import device_of, run_networks
 from flowhash.table import MOST_BUCKETS, HashTable, Hits
 
@@ -73,8 +73,10 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             a linear discriminant of the classes; "auto" tries none and one of 512.
         steps: of training; "auto" sees each item about eight times, in 200 to 1,500 steps, or 24
             times with hidden layers, in 800 at least.
-        rank: "input" ranks by distance of X itself; "codes" by distance of the hash network's
-            outputs, which are learned and have ``buckets`` numbers.
+        rank: "input" ranks by distance of X itself; "whitened" by distance after a linear map that
+            makes the spread within classes even, often more precise, also for classes that come
+            later; "codes" by distance of the hash network's outputs, which are learned and have
+            ``buckets`` numbers.
         metric: "euclidean" or "l2"; "cosine" (one minus it), which brings rows of X to length one
             first; "inner", "ip" or "dot" (minus the inner product, so that the nearest have the
             largest).
@@ -117,7 +119,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         "groups": [StrOptions({"auto", "classes"})],
         "hidden": [StrOptions({"auto"}), "array-like"],
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "rank": [StrOptions({"input", "codes"})],
+        "rank": [StrOptions(set(RANKS))],
         "metric": [StrOptions(set(METRIC_NAMES))],
         "output": [StrOptions({"codes", "distance", "connectivity"})],
         "device": [str],
@@ -192,10 +194,10 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         names = tuple(str(name) for name in classes)
         known = numbers >= 0
         learned = items if known.all() else items[known]
-        if metric == "inner" and self.rank == "codes":
+        if metric == "inner" and self.rank != "input":
             raise InputError(
-                f'metric is {self.metric!r} and rank is "codes", which ranks by distances of the '
-                'hash network\'s outputs, not by products of X; leave rank at "input"'
+                f"metric is {self.metric!r} and rank is {self.rank!r}, which ranks by distances of "
+                'what was learned, not by products of X; leave rank at "input"'
             )
         encoder, trials = learn_encoder(self, learned, numbers[known], names)
         if metric == "inner":
@@ -463,9 +465,12 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         _, embeddings = contents(self.table_, self.n_samples_fit_)
         if encoder.base is None:  # the hash network's outputs are the embeddings
             return Encoded(embeddings, embeddings, encoder.active, encoder.fingerprint)
-        # The base passes vectors on as they are: embeddings are what the hash network takes.
+        # Where the base passes vectors on as they are, embeddings are what the hash network takes.
+        items = embeddings
+        if not encoder.base.passes_through:
+            items = original_vectors(encoder.base, embeddings)
         device = device_of(self.device)
-        blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
+        blocks = (items[start : start + ROWS] for start in range(0, len(items), ROWS))
         made = [part for (part,) in run_networks([encoder.hash.to(device)], blocks, device)]
         return Encoded(embeddings, np.concatenate(made), encoder.active, encoder.fingerprint)
 
@@ -483,7 +488,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _distances(self, squares: NDArray[np.float32]) -> NDArray[Any]:
         """Distances in units of X from squared ones of embeddings, or from negative products."""
         wide = squares.astype(np.float64)
-        if self.encoder_.base is None:  # it ranks by the hash network's outputs
+        base = self.encoder_.base
+        if base is None or not base.passes_through:  # it ranks by something that was learned
             return np.sqrt(wide)
         wide *= float(self.encoder_.preprocessing.std) ** 2
         if self.effective_metric_ == "inner":

@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # for other rooms
         join_processes as join_processes,
     )
     from flowhash.learn.training.training_journal import read_journal as read_journal
+    from flowhash.learn.whitening import original_vectors as original_vectors
 
 if TYPE_CHECKING:  # for the benchmarks
     from flowhash.learn.losses import MetricLoss as MetricLoss

@@ -127,8 +127,10 @@ class Settings:
         outside: whether the codes of a batch count what groups of other batches hold, with the
             codes those had last; without it each batch is by itself, as in the paper. The loss
             "codes" always does; pairs have no groups that come again, and never do.
-        rank: "base" ranks with the snapshot of stage 1; "hash" with the fine-tuned network's own
-            outputs, so that a query costs one forward pass, not two.
+        rank: "base" ranks with the snapshot of stage 1; "whitened" with the same after a linear map
+            that makes the spread within classes even, which also carries over to classes that
+            training never saw; "hash" with the fine-tuned network's own outputs, so that a query
+            costs one forward pass, not two.
         augment: of images: ``pad`` pixels before a random crop back, ``flip`` from left to right
             (not for letters), side of a square to ``cutout``. None for no augmentation.
         seed: of everything drawn at random.
@@ -152,8 +154,8 @@ class Settings:
     log_every: int = 50
 
     def __post_init__(self) -> None:
-        if self.rank not in ("base", "hash"):
-            raise InputError(f'rank is {self.rank!r}; expected "base" or "hash"')
+        if self.rank not in ("base", "whitened", "hash"):
+            raise InputError(f'rank is {self.rank!r}; expected "base", "whitened" or "hash"')
         if self.groups not in ("classes", "auto"):
             raise InputError(f'groups is {self.groups!r}; expected "classes" or "auto"')
         if not 1 <= self.active <= self.hash.outputs:

@@ -38,6 +38,7 @@ from flowhash.learn.training.checkpoints import ORDER, Checkpoints, PassingCheck
 from flowhash.learn.training.process_group import Processes, join_processes
 from flowhash.learn.training.training_loop import Coder, StageRun, train_stage
 from flowhash.learn.training.validation import SPEED_UP_KEPT, embed, validate
+from flowhash.learn.whitening import class_averages, whitened_base
 from flowhash.model_files import write_sealed
 from flowhash.networks import (
     VECTOR_BACKBONES,
@@ -51,6 +52,7 @@ from flowhash.quality import search_quality
 NUMBERS = {"base": 1, "hash": 2}  # of the stages, for seeds
 SAMPLE = 64  # items of a class whose mean is taken, at most
 ORDER_WEIGHTS = (4.0, 16.0, 1.0, 0.0)  # of the class in the order of buckets; the first unasked
+COSINES = 16.0  # what stage 1's classifier multiplies them by
 QUIET = 0.1  # factor on the outputs that no class starts at
 SMALL = 0.01  # σ of the authors' hash layer for ImageNet
 
@@ -102,6 +104,11 @@ class Stages:
                 "the loss of the hash stage is softmax, whose outputs are the classes, but groups "
                 'are asked for; choose groups="classes", or the loss "codes"'
             )
+        if hashing and self.settings.rank == "whitened" and self.pairs is not None:
+            raise InputError(
+                'rank is "whitened", which takes classes, but the data are pairs; choose '
+                'rank="base"'
+            )
         if hashing and grouped and self.pairs is not None:
             raise InputError(
                 "groups are parts of classes, but the data are pairs, each a group of its own; "
@@ -150,17 +157,31 @@ class Stages:
             raise InputError('start is "classes", but the data are pairs; choose start="random"')
         count = self._group_count()
         named = "class" if count == self.splits.train.classes else "group"
-        given = self.directions
-        if given is not None and (given.ndim != 2 or len(given) != count):
+        given, classes = self.directions, self.splits.train.classes
+        if given is not None and (given.ndim != 2 or len(given) not in (count, classes)):
             raise InputError(
                 f"directions have shape {given.shape}; expected [{count}, m], one for each {named}"
             )
         _check_room(count, stage.outputs)
 
     def base(
-        self, backbone: nn.Module | None, base: Encoder | EmbeddingNetwork | None
+        self,
+        backbone: nn.Module | None,
+        base: Encoder | EmbeddingNetwork | None,
+        hashing: bool = True,
     ) -> tuple[EmbeddingNetwork, dict[str, Any]]:
         """The base network, trained here or given, and the record of its training."""
+        network, record = self._unwhitened(backbone, base)
+        if self.settings.rank == "whitened" and hashing:
+            train, preprocessing = self.splits.train, self.splits.preprocessing
+            network = whitened_base(
+                network, train, preprocessing, self.processes.device, self.settings.seed
+            )
+        return network, record
+
+    def _unwhitened(
+        self, backbone: nn.Module | None, base: Encoder | EmbeddingNetwork | None
+    ) -> tuple[EmbeddingNetwork, dict[str, Any]]:
         stage = self.settings.base
         if base is not None:
             network = base.base if isinstance(base, Encoder) else base
@@ -189,7 +210,7 @@ class Stages:
             counted = settings.outside or isinstance(loss, CodeLoss)
             owners = None if self.groups is None or not counted else self.groups.owners
             run.coder = Coder(settings.active, settings.penalty, owners)
-        ranker = base if settings.rank == "base" else None
+        ranker = None if settings.rank == "hash" else base
         run.validate = self._validation(settings.hash, settings.active, ranker)
         run.before = record.get("journal", 0)
         train_stage(run)
@@ -249,7 +270,8 @@ class Stages:
         torch.manual_seed(settings.seed + 1)  # the same head, whether stage 1 ran here or before
         loss = self._loss(stage)
         # Vectors that rank as they are have no network to start from.
-        features = self._backbone(backbone) if base.passes_through else copy.deepcopy(base.backbone)
+        plain = self._ranks_vectors(base)
+        features = self._backbone(backbone) if plain else copy.deepcopy(base.backbone)
         for parameter in features.parameters():  # encoders and frozen stages hold them still
             parameter.requires_grad_(True)
         network = EmbeddingNetwork(features, stage.outputs, loss.unit).to(self.processes.device)
@@ -260,29 +282,62 @@ class Stages:
             start_at_classes(network, base, directions, settings.active)
         return network, loss
 
+    def _ranks_vectors(self, base: EmbeddingNetwork) -> bool:
+        """Whether vectors rank as they are, or whitened: nothing before was trained."""
+        whitened = self.settings.rank == "whitened" and isinstance(base.backbone, PlainVectors)
+        return base.passes_through or whitened
+
     def _directions(self, base: EmbeddingNetwork) -> Tensor:
         """Of the classes in the base embedding: given, stage 1's classifier, or by their means.
 
-        Of vectors that nothing was trained on the spread within classes counts too.
+        Of vectors that nothing was trained on the spread within classes counts too. Groups of a
+        class that has a direction get it, turned towards their own mean.
         """
-        if self.directions is not None:
-            return torch.from_numpy(np.asarray(self.directions, np.float32))
         stage, trained = self.settings.base, self.checkpoints["base"].load("best")
-        split = self.groups is not None and self.groups.split
-        if (
-            trained is not None
-            and stage is not None
-            and stage.loss == "cross-entropy"
-            and not split
-        ):
-            return nn.functional.normalize(trained.part("loss")["weight"])
+        classes = None
+        if self.directions is not None:
+            classes = torch.from_numpy(np.asarray(self.directions, np.float32))
+        elif trained is not None and stage is not None and stage.loss == "cross-entropy":
+            classes = nn.functional.normalize(trained.part("loss")["weight"])
+        if classes is not None:
+            groups = self.groups
+            if groups is None or len(classes) == len(groups) or not groups.split:
+                return classes
+            return self._group_directions(base, classes.cpu())
         train = self.splits.train
         labels = train.labels if self.groups is None else self.groups.labels
-        if base.passes_through:
+        if self._ranks_vectors(base):
             vectors = embed(base, train, self.splits.preprocessing, self.processes.device)
             present = np.unique(labels, return_inverse=True)[1]
             return torch.from_numpy(discriminant(vectors, present, self.settings.seed))
         return class_directions(base, train, self.splits.preprocessing, labels)
+
+    def _group_directions(self, base: EmbeddingNetwork, classes: Tensor) -> Tensor:
+        """Each class's direction for its groups, plus how their means differ from the class's.
+
+        The outputs are a classifier's then, and inside a class those of the nearest group. They are
+        as long as cosines times ``COSINES``, with which cross-entropy is trained.
+        """
+        assert self.groups is not None
+        train, preprocessing = self.splits.train, self.splits.preprocessing
+        device = self.processes.device
+        vectors = embed(base, train, preprocessing, device)
+        names, present = np.unique(train.labels, return_inverse=True)
+        whole = class_averages(vectors, present)[np.searchsorted(names, self.groups.owners)]
+        apart = class_averages(vectors, self.groups.labels) - whole
+        turned = classes[torch.from_numpy(self.groups.owners)]
+        turned[:, : base.outputs] += torch.from_numpy(apart).float()
+        return COSINES * turned / self._length_of_outputs(base)
+
+    def _length_of_outputs(self, base: EmbeddingNetwork) -> float:
+        """How long the base's outputs are before they are brought to length one, on average."""
+        if not base.unit:
+            return 1.0
+        raw = copy.copy(base)
+        raw.unit = False
+        some = self.splits.train.subset(np.arange(min(len(self.splits.train), SAMPLE * SAMPLE)))
+        made = embed(raw, some, self.splits.preprocessing, self.processes.device)
+        return float(np.linalg.norm(made, axis=1).mean()) or 1.0
 
     def _run(
         self, name: str, stage: Stage, network: EmbeddingNetwork, loss: MetricLoss
@@ -480,13 +535,14 @@ def _scores(
 ) -> tuple[Tensor, Tensor]:
     """Weights and biases, on the features of the network, of products with the directions."""
     weights, added = directions[:, : base.outputs], directions[:, base.outputs :].sum(1)
-    if isinstance(base.head, nn.Linear):
-        return weights @ base.head.weight, weights @ base.head.bias + added
-    if not isinstance(network.backbone, PlainVectors):
+    plain = isinstance(base.backbone, PlainVectors)
+    if plain and not isinstance(network.backbone, PlainVectors):
         raise InputError(
             'start is "classes" and the base ranks by vectors as they are, but the network has '
             'layers before its last one; choose the backbone "linear", or start="random"'
         )
+    if isinstance(base.head, nn.Linear):
+        return weights @ base.head.weight, weights @ base.head.bias + added
     return weights, added
 
 

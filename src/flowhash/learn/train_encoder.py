@@ -63,8 +63,9 @@ def train(
             labels; each pair is its own class in a batch.
         directions: of the classes in the base embedding [classes, m], where the hash stage starts
             at them (``start="classes"``) and stage 1 does not run here: a classifier's weights,
-            with or without its biases as one more column. The class means by default. Of the
-            groups, where there are some.
+            with or without its biases as one more column. The class means by default. Where
+            there are groups, of the groups; or of the classes, and the groups of a class start at
+            its direction, turned towards their own means.
         groups: of the items of ``splits.train`` [n], from 0 on, each inside one class: what gets a
             code of its own in stage 2. By default what ``settings.groups`` says.
         device: "auto", "cpu" or "cuda".
@@ -89,7 +90,7 @@ def train(
         torch.manual_seed(settings.seed)
         network, record = stages.base(backbone, base)
         hashed = stages.hash(network, backbone, record)
-    ranker = network if settings.rank == "base" else None
+    ranker = None if settings.rank == "hash" else network
     names = splits.train.class_names if pairs is None else ()
     encoder = Encoder(ranker, hashed, splits.preprocessing, settings.active, names)
     if processes.first and folder is not None:
@@ -135,7 +136,7 @@ def train_base(
     _claim_folder(folder, stages, None)
     with _settled(splits):
         torch.manual_seed(settings.seed)
-        network, _ = stages.base(backbone, None)
+        network, _ = stages.base(backbone, None, hashing=False)
     return network.eval()
 
 

@@ -57,7 +57,11 @@ def fit(
         ),
     ] = None,
     rank: Annotated[
-        str | None, typer.Option(help="base, or hash to rank with the hash network's outputs.")
+        str | None,
+        typer.Option(
+            help="base; whitened, the same with an even spread within classes, also for classes "
+            "that come later; or hash, the hash network's outputs."
+        ),
     ] = None,
     flip: Annotated[
         bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
