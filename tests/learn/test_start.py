@@ -15,6 +15,7 @@ from flowhash.codes import item_objective
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import Schedule, Settings, Stage, train, train_base
+from flowhash.learn.class_groups import split_classes
 from flowhash.learn.stages import class_directions, hash_start, start_at_classes, start_small
 from flowhash.learn.training.checkpoints import Checkpoints
 from flowhash.networks import EmbeddingNetwork, build_backbone
@@ -249,3 +250,31 @@ def test_softmax_as_stage_2_is_a_classifier_whose_classes_are_the_buckets(tmp_pa
         train(splits, wide, tmp_path / "other", device="cpu", quiet=True)
     with pytest.raises(InputError, match="softmax, which tells classes apart, but the data are p"):
         train(splits, rival, tmp_path / "other", pairs=np.arange(60).reshape(-1, 2), quiet=True)
+
+
+def test_groups_start_at_their_class_and_inside_it_at_their_own_mean(tmp_path: Path) -> None:
+    """Given one direction a class: the classifier decides the class, the nearest mean the group."""
+    splits = clouds(classes=4, items=60, noise=0.5)
+    stage = Stage("codes", 12, 12, 4, 1, start="classes")
+    settings = Settings({"name": "linear"}, None, stage, groups="auto", augment=None)
+    torch.manual_seed(0)
+    base = network(8, 6)
+    inputs = torch.from_numpy(splits.preprocessing(splits.train.take(np.arange(len(splits.train)))))
+    with torch.no_grad():
+        raw = base.head(inputs).numpy()
+        unit = base(inputs).numpy()
+    classes = np.stack([unit[splits.train.labels == name].mean(axis=0) for name in range(4)])
+    classes /= np.linalg.norm(classes, axis=1, keepdims=True)
+    groups = split_classes(unit, splits.train.labels, 12, settings.seed)
+    means = np.stack([unit[groups.labels == group].mean(axis=0) for group in range(12)])
+    whole = np.stack([unit[splits.train.labels == name].mean(axis=0) for name in range(4)])
+    wanted = raw @ (classes[groups.owners] + means - whole[groups.owners]).T
+    made = hash_start(splits, settings, base, classes)
+    with torch.no_grad():
+        found = made(inputs).numpy()
+    # Up to the little that is random, and as long as 16 cosines.
+    assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.98
+    longest = np.abs(found).max() / (16 * np.abs(wanted).max() / np.linalg.norm(raw, axis=1).mean())
+    assert 0.8 < longest < 1.25
+    with pytest.raises(InputError, match=r"directions have shape \(3, 6\); expected \[12, m\]"):
+        hash_start(splits, settings, base, classes[:3])
