@@ -116,6 +116,20 @@ def test_a_run_ranks_whitened_from_its_folder_too(tmp_path: Path) -> None:
     assert not np.allclose(plain.embeddings, made.encode(items).embeddings, atol=0.1)
 
 
+def test_an_order_that_is_given_is_not_chosen() -> None:
+    """Of 0 there is none: buckets are opened by the outputs themselves."""
+    splits, told = clouds(), group_settings()
+    for weight in (0.0, 2.5):
+        made = train(splits, replace(told, class_order=weight), None, quiet=True)
+        assert (0.0 if made.hash.order is None else made.hash.order.weight) == weight
+    rows, labels = nuisance(4, 0)
+    hasher = FlowHasher(8, steps=20, hidden=(), class_order=1.5, random_state=0).fit(rows, labels)
+    assert hasher.encoder_.hash.order is not None
+    assert hasher.encoder_.hash.order.weight == 1.5
+    with pytest.raises(InputError, match="class_order is -1; expected a number, zero or more"):
+        replace(told, class_order=-1)
+
+
 def test_refusals() -> None:
     rows = np.zeros((8, 3), np.float32)
     rows[:, 0] = np.repeat([1, 2], 4)

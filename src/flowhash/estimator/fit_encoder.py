@@ -90,6 +90,8 @@ def _settings(
             steps=None if isinstance(hasher.steps, str) else int(hasher.steps),
             seed=seed,
         )  # fmt: skip
+        order = None if isinstance(hasher.class_order, str) else float(hasher.class_order)
+        made = replace(made, class_order=order)
         return replace(made, rank=RANKS[hasher.rank], checkpoint_every=made.hash.steps)
 
     if buckets is not None and hasher.active > buckets:

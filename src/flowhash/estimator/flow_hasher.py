@@ -77,6 +77,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             makes the spread within classes even, often more precise, also for classes that come
             later; "codes" by distance of the hash network's outputs, which are learned and have
             ``buckets`` numbers.
+        class_order: how much the likeliest class counts in the order in which buckets are opened,
+            where classes are cut into groups; "auto" is 4. With 0 buckets are opened by themselves,
+            which suits classes that come later.
         metric: "euclidean" or "l2"; "cosine" (one minus it), which brings rows of X to length one
             first; "inner", "ip" or "dot" (minus the inner product, so that the nearest have the
             largest).
@@ -120,6 +123,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         "hidden": [StrOptions({"auto"}), "array-like"],
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "rank": [StrOptions(set(RANKS))],
+        "class_order": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "metric": [StrOptions(set(METRIC_NAMES))],
         "output": [StrOptions({"codes", "distance", "connectivity"})],
         "device": [str],
@@ -149,6 +153,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         hidden: tuple[int, ...] | str = "auto",
         steps: int | str = "auto",
         rank: str = "input",
+        class_order: float | str = "auto",
         metric: str = "euclidean",
         output: str = "codes",
         device: str = "auto",
@@ -164,6 +169,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.hidden = hidden
         self.steps = steps
         self.rank = rank
+        self.class_order = class_order
         self.metric = metric
         self.output = output
         self.device = device

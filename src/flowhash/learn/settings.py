@@ -131,6 +131,9 @@ class Settings:
             that makes the spread within classes even, which also carries over to classes that
             training never saw; "hash" with the fine-tuned network's own outputs, so that a query
             costs one forward pass, not two.
+        class_order: the weight of the class in the order in which an encoder of groups opens
+            buckets; None lets validation choose among some, and is 4 without any. With 0 buckets
+            are opened by their own outputs: better for classes that training never saw.
         augment: of images: ``pad`` pixels before a random crop back, ``flip`` from left to right
             (not for letters), side of a square to ``cutout``. None for no augmentation.
         seed: of everything drawn at random.
@@ -147,6 +150,7 @@ class Settings:
     groups: str = "classes"
     outside: bool = False
     rank: str = "base"
+    class_order: float | None = None
     augment: dict[str, Any] | None = field(default_factory=lambda: {"pad": 4, "flip": True})
     seed: int = 0
     validate_every: int = 500
@@ -161,6 +165,10 @@ class Settings:
         if not 1 <= self.active <= self.hash.outputs:
             raise InputError(
                 f"active is {self.active}; expected 1 to {self.hash.outputs}, the number of buckets"
+            )
+        if self.class_order is not None and not 0 <= self.class_order < math.inf:
+            raise InputError(
+                f"class_order is {self.class_order}; expected a number, zero or more, or None"
             )
         if not 0 <= self.penalty < math.inf:
             raise InputError(f"penalty is {self.penalty}; expected a number, zero or more")

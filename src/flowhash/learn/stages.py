@@ -229,20 +229,21 @@ class Stages:
     def _order(
         self, network: EmbeddingNetwork, ranker: EmbeddingNetwork, coder: Coder
     ) -> BucketOrder | None:
-        """By class first, where classes have several groups; how much so, validation says.
+        """By class first, where classes have several groups; settings or validation say how much.
 
         Of several weights that with the highest Pr@1 + Pr@16 is taken: the first bucket makes the
         former, those that are opened after it the latter. Weights that lose more than a tenth of
         the largest SUF are left out.
         """
         assert self.groups is not None
-        if not self.groups.split:
+        if not self.groups.split or self.settings.class_order == 0:
             return None
         data, device = self.splits.validation, self.processes.device
         classes = np.arange(self.splits.train.classes)
         shares = torch.from_numpy(coder.shares(classes, network.outputs))
-        if len(data) < 2:
-            return BucketOrder(shares, ORDER_WEIGHTS[0]).to(device)
+        given = self.settings.class_order
+        if given is not None or len(data) < 2:
+            return BucketOrder(shares, ORDER_WEIGHTS[0] if given is None else given).to(device)
         outputs, ranking = (
             embed(each, data, self.splits.preprocessing, device) for each in (network, ranker)
         )

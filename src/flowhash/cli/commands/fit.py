@@ -63,6 +63,13 @@ def fit(
             "that come later; or hash, the hash network's outputs."
         ),
     ] = None,
+    class_order: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Weight of the class in the order of buckets; 0 suits classes that come later.",
+        ),
+    ] = None,
     flip: Annotated[
         bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
     ] = True,
@@ -93,7 +100,8 @@ def fit(
     with processes.in_turn():  # one downloads and converts, the others find it done
         splits = opened(data, opening.given(size=size, download=download), output.progress)
     chosen = {
-        "active": active, "penalty": penalty, "groups": groups, "rank": rank, "seed": seed,
+        "active": active, "penalty": penalty, "groups": groups, "rank": rank,
+        "class_order": class_order, "seed": seed,
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     if preset is None and splits.preprocessing.kind == "vectors":
@@ -199,7 +207,9 @@ def _nobody(line: str) -> None:
 
 def _save(context: typer.Context, run: Path, data: str, settings: Any) -> None:
     """What the run was made with; never what was refused, which another run's folder keeps."""
-    chosen = {name: getattr(settings, name) for name in ("active", "penalty", "groups", "rank")}
+    names = ("active", "penalty", "groups", "rank", "class_order")
+    chosen = {name: getattr(settings, name) for name in names}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
     buckets = settings.hash.outputs
     save_settings(context, run / "fit.toml", data=located(data), out=run, buckets=buckets, **chosen)
 
