@@ -38,14 +38,14 @@ class Coder:
     """Codes of a batch by minimum-cost flow, each batch started from the last one's prices.
 
     Attributes:
-        active: k.
+        active: k of the next batch's codes; it may change from one to the next.
         penalty: λ of the class problem.
         owners: the class of every group [groups], for ``shares``. With them what a batch's groups
             share with others, which keep the codes of their last batch, costs as much as what they
             share among themselves. None leaves each batch to itself, as the paper has it.
         prices: the buckets' prices after the last batch, or None; part of a checkpoint.
-        chosen: the code of every group in its last batch [groups, k], -1 before its first, or None;
-            part of a checkpoint.
+        chosen: the code of every group in its last batch [groups, largest k so far], or None; part
+            of a checkpoint. It is -1 before a group's first batch, and where its code had fewer.
         loads: how many classes chose each bucket since the last report, or None.
         seconds: spent here since the last report.
         objective: ĝ of the last batch, with what it shares with other batches' groups.
@@ -75,7 +75,8 @@ class Coder:
         found = assign_codes(means, self.active, self.penalty, outside=outside, prices=self.prices)
         self.prices, self.objective = found.prices, found.objective
         if self.chosen is not None:
-            self.chosen[classes] = found.codes
+            self.chosen[classes] = -1
+            self.chosen[classes, : self.active] = found.codes
         counted = np.bincount(found.codes.ravel(), minlength=embeddings.shape[1])
         self.loads = counted if self.loads is None else self.loads + counted
         codes = found.codes[np.searchsorted(classes, labels)].astype(np.int64)
@@ -88,6 +89,9 @@ class Coder:
             return None
         if self.chosen is None:
             self.chosen = np.full((len(self.owners), self.active), -1, np.int32)
+        more = self.active - self.chosen.shape[1]  # than any batch had before
+        if more > 0:
+            self.chosen = np.pad(self.chosen, ((0, 0), (0, more)), constant_values=-1)
         others = np.delete(self.chosen, classes, axis=0)
         return np.bincount(others[others >= 0], minlength=buckets)
 
@@ -301,6 +305,7 @@ class _Loop:
         if run.coder is not None:
             rows = embeddings.detach().float().cpu().numpy()
             refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
+            run.coder.active = run.settings.active_at(batch.step)
             codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
         loss = run.loss(embeddings, labels, chosen, *self._shares(batch, embeddings))
@@ -334,6 +339,8 @@ class _Loop:
         }
         if self.run.coder is not None:
             values["solver_share"] = self.run.coder.seconds / seconds
+            if self.run.settings.first_active is not None:
+                values["active"] = self.run.coder.active
             rows = embeddings.detach().float().cpu().numpy()
             values |= self.run.coder.report(codes, rows, batch.labels)
             self.facts = (
