@@ -87,11 +87,12 @@ def _unused() -> tuple[Splits, Settings]:
 
 
 def _falling() -> tuple[Splits, Settings]:
-    """k falls, in all processes alike."""
+    """k falls, and buckets that no group has chosen are revived, in all processes alike."""
     settings = group_settings(
         backbone={"name": "mlp", "hidden": [16]},
         active=1,
         first_active=3,
+        revive=True,
         penalty=0.05,
     )
     assert settings.base is not None

@@ -64,7 +64,7 @@ def test_what_cannot_fall_is_refused(active: int, first: Any, message: str) -> N
 
 def test_settings_of_an_older_flowhash_have_none() -> None:
     values = told(10, 2, None).to_json()
-    assert values.pop("first_active") is None
+    assert (values.pop("first_active"), values.pop("revive")) == (None, False)
     assert Settings.from_json(values) == told(10, 2, None)
     changed = told(10, 2, 8)
     assert Settings.from_json(json.loads(json.dumps(changed.to_json()))) == changed
@@ -95,6 +95,11 @@ def test_groups_keep_the_code_of_their_last_batch(lengths: list[int], seed: int)
             loads[group // 2, list(code)] += 1
         found = coder.shares(np.arange(3), size)
         np.testing.assert_allclose(found, loads / np.maximum(1, loads.sum(axis=0)), rtol=1e-6)
+        known = coder.held(size)
+        if len(last) < groups:
+            assert known is None
+        else:
+            np.testing.assert_array_equal(known, loads.sum(axis=0))
         report = coder.report(codes, means[batch], batch)
         assert report["buckets_used"] == pytest.approx((loads.sum(axis=0) > 0).mean())
 

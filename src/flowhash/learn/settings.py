@@ -18,7 +18,7 @@ NPAIRS_PENALTY = 0.15
 CODES_PENALTY = (
     5.0  # of the loss "codes", whose outputs spread to about 3: less leaves buckets empty
 )
-SETTLED = 7, 10  # tenths of stage 2's steps after which k is the target
+SETTLED = 7, 10  # tenths of stage 2's steps after which k is the target, and no bucket is revived
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,9 @@ class Settings:
             over the first 70 % of the steps (``active_at``), so that early on every group is in
             several buckets. Validation and the encoder always have ``active``. None is ``active``
             from the first step on, as in the paper.
+        revive: whether, over the first 70 % of stage 2's steps, a bucket that no group has chosen
+            starts anew near one that several share. It takes codes of all groups: the loss "codes",
+            or ``outside``.
         penalty: λ of the class problem (half of the authors' cost step).
         groups: what gets a code of its own in stage 2: "classes", as in the paper; or "auto", which
             cuts classes into as many groups as there are buckets where there are more buckets than
@@ -156,6 +159,7 @@ class Settings:
     checkpoint_every: int = 250
     log_every: int = 50
     first_active: int | None = None
+    revive: bool = False
 
     def __post_init__(self) -> None:
         if self.rank not in ("base", "hash"):
@@ -168,6 +172,12 @@ class Settings:
             )
         if self.first_active is not None:
             self._check_first_active(self.first_active)
+        if self.revive and not self.outside and self.hash.loss != "codes":
+            raise InputError(
+                f"revive is True with the loss {self.hash.loss!r} of the hash stage, which does "
+                "not know which buckets are free; expected codes of all groups: choose "
+                'outside=True, or the loss "codes"'
+            )
         if not 0 <= self.penalty < math.inf:
             raise InputError(f"penalty is {self.penalty}; expected a number, zero or more")
         if self.seed < 0:
@@ -201,7 +211,7 @@ class Settings:
         return self.first_active - (self.first_active - self.active) * SETTLED[1] * step // falls
 
     def settled(self, step: int) -> bool:
-        """Whether 70 % of stage 2's steps are done at ``step``."""
+        """Whether 70 % of stage 2's steps are done at ``step``: k stays, no bucket is revived."""
         return SETTLED[1] * step >= SETTLED[0] * self.hash.steps
 
     def to_json(self) -> dict[str, Any]:
