@@ -43,13 +43,16 @@ def test_a_file_is_taken_what_is_typed_wins_and_the_result_runs_again(place: Pat
         "json = true\n"
     )
     out = place / "run"
-    done = run(COMMAND, "fit", "--config", str(config), "--active", "3", "--out", str(out),
-               "--json", "--quiet")  # fmt: skip
+    done = run(COMMAND, "fit", "--config", str(config), "--active", "3", "--first-active", "5",
+               "--out", str(out), "--json", "--quiet")  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["buckets"], facts["active"], facts["run"]) == (12, 3, str(out))
     saved = toml.loads((out / "fit.toml").read_text())["fit"]
     assert (saved["buckets"], saved["active"], saved["device"]) == (12, 3, "cpu")
+    assert saved["first-active"] == 5
+    told = json.loads((out / "settings.json").read_text())["settings"]
+    assert (told["active"], told["first_active"]) == (3, 5)
     assert saved["penalty"] == 5.0  # chosen for the data, not typed
     again = run(COMMAND, "fit", "--config", str(out / "fit.toml"), "--out", str(place / "again"),
                 "--json", "--quiet")  # fmt: skip

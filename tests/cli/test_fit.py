@@ -57,7 +57,11 @@ def test_vectors_with_settings_that_suit_them(vectors: Path, tmp_path: Path) -> 
         (("nowhere", "--out", "run"), "neither a data set nor a folder"),
         (("digits", "--out", "run", "--preset", "cpu"), "choose one of"),
         (("digits", "--out", "run", "--active", "99", "--buckets", "4"), "active is 99"),
-        (("digits", "--out", "run", "--rank", "both"), 'expected "base" or "hash"'),
+        (
+            ("digits", "--out", "run", "--first-active", "99", "--buckets", "40"),
+            "first_active is 99; expected a whole number from 1, which is active, to 40",
+        ),
+        (("digits", "--out", "run", "--rank", "both"), 'expected "base", "whitened" or "hash"'),
         (("cifar100", "--out", "run"), "Say where it is: --folder FOLDER"),
         (("digits", "--out", "run", "--device", "tpu"), "expected"),
     ],

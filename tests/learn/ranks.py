@@ -29,6 +29,7 @@ from flowhash.errors import TrainingError
 from flowhash.learn import Settings, Stage, train
 from tests.learn.trainer import (
     clouds,
+    group_settings,
     picture_settings,
     pictures,
     vector_settings,
@@ -85,10 +86,28 @@ def _unused() -> tuple[Splits, Settings]:
     )
 
 
+def _falling() -> tuple[Splits, Settings]:
+    """k falls, and buckets that no group has chosen are revived, in all processes alike."""
+    settings = group_settings(
+        backbone={"name": "mlp", "hidden": [16]},
+        active=1,
+        first_active=3,
+        revive=True,
+        penalty=0.05,
+    )
+    assert settings.base is not None
+    return clouds(), replace(
+        settings,
+        base=replace(settings.base, steps=STEPS),
+        hash=replace(settings.hash, steps=2 * STEPS),
+    )
+
+
 OTHERS: dict[str, Callable[[], tuple[Splits, Settings]]] = {
     "pictures": _pictures,
     "frozen": _frozen,
     "unused": _unused,
+    "falling": _falling,
 }
 CASES = {"vectors": _vectors, **OTHERS}
 

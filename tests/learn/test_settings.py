@@ -175,7 +175,7 @@ def test_stages_refuse(changes: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rank": "both"}, 'rank is .both.; expected "base" or "hash"'),
+        ({"rank": "both"}, 'rank is .both.; expected "base", "whitened" or "hash"'),
         ({"active": 0}, "active is 0; expected 1 to 8"),
         ({"active": 9}, "active is 9; expected 1 to 8"),
         ({"penalty": -1.0}, "penalty is -1.0"),

@@ -168,7 +168,11 @@ def described(splits: Splits, settings: Any) -> list[str]:
                 f"{name}: {settings.backbone['name']}, {stage.loss}, {stage.outputs} outputs, "
                 f"{stage.steps} steps of {stage.classes} classes × {stage.items}"
             )
-    return [*lines, f"k = {settings.active}, λ = {settings.penalty}, seed {settings.seed}"]
+    first = settings.first_active
+    falling = "" if first is None else f" from {first} at the first step"
+    return [
+        *lines, f"k = {settings.active}{falling}, λ = {settings.penalty}, seed {settings.seed}",
+    ]  # fmt: skip
 
 
 def require_evaluation() -> None:

@@ -18,6 +18,7 @@ NPAIRS_PENALTY = 0.15
 CODES_PENALTY = (
     5.0  # of the loss "codes", whose outputs spread to about 3: less leaves buckets empty
 )
+SETTLED = 7, 10  # tenths of stage 2's steps after which k is the target, and no bucket is revived
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,13 @@ class Settings:
         base: stage 1, or None to rank with the items' own vectors (arrays of embeddings only).
         hash: stage 2, Algorithm 1.
         active: k.
+        first_active: k of the codes at the first step of stage 2; it falls evenly to ``active``
+            over the first 70 % of the steps (``active_at``), so that early on every group is in
+            several buckets. Validation and the encoder always have ``active``. None is ``active``
+            from the first step on, as in the paper.
+        revive: whether, over the first 70 % of stage 2's steps, a bucket that no group has chosen
+            starts anew near one that several share. It takes codes of all groups: the loss "codes",
+            or ``outside``.
         penalty: λ of the class problem (half of the authors' cost step).
         groups: what gets a code of its own in stage 2: "classes", as in the paper; or "auto", which
             cuts classes into as many groups as there are buckets where there are more buckets than
@@ -156,6 +164,8 @@ class Settings:
     validate_every: int = 500
     checkpoint_every: int = 250
     log_every: int = 50
+    first_active: int | None = None
+    revive: bool = False
 
     def __post_init__(self) -> None:
         if self.rank not in ("base", "whitened", "hash"):
@@ -170,6 +180,14 @@ class Settings:
             raise InputError(
                 f"class_order is {self.class_order}; expected a number, zero or more, or None"
             )
+        if self.first_active is not None:
+            self._check_first_active(self.first_active)
+        if self.revive and not self.outside and self.hash.loss != "codes":
+            raise InputError(
+                f"revive is True with the loss {self.hash.loss!r} of the hash stage, which does "
+                "not know which buckets are free; expected codes of all groups: choose "
+                'outside=True, or the loss "codes"'
+            )
         if not 0 <= self.penalty < math.inf:
             raise InputError(f"penalty is {self.penalty}; expected a number, zero or more")
         if self.seed < 0:
@@ -177,6 +195,34 @@ class Settings:
         for name in ("validate_every", "checkpoint_every", "log_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; expected one or more steps")
+
+    def _check_first_active(self, first: int) -> None:
+        if not isinstance(first, int) or not self.active <= first <= self.hash.outputs:
+            raise InputError(
+                f"first_active is {first!r}; expected a whole number from {self.active}, which is "
+                f"active, to {self.hash.outputs}, the number of buckets, or None for active from "
+                "the first step on"
+            )
+        if self.hash.loss == "softmax":
+            raise InputError(
+                f"first_active is {first}, but the loss of the hash stage is softmax, which has no "
+                'codes; leave first_active out, or choose the loss "codes"'
+            )
+
+    def active_at(self, step: int) -> int:
+        """The k of the codes at a step of stage 2, counted from 0.
+
+        It has each value from ``first_active`` down to ``active`` + 1 for about as many steps, all
+        within the first 70 % of them.
+        """
+        if self.first_active is None or self.settled(step):
+            return self.active
+        falls = SETTLED[0] * self.hash.steps
+        return self.first_active - (self.first_active - self.active) * SETTLED[1] * step // falls
+
+    def settled(self, step: int) -> bool:
+        """Whether 70 % of stage 2's steps are done at ``step``: k stays, no bucket is revived."""
+        return SETTLED[1] * step >= SETTLED[0] * self.hash.steps
 
     def to_json(self) -> dict[str, Any]:
         """As plain dicts and lists."""

@@ -114,6 +114,11 @@ class Stages:
                 "groups are parts of classes, but the data are pairs, each a group of its own; "
                 'leave groups out, or choose groups="classes"'
             )
+        if hashing and self.settings.revive and self.pairs is not None:
+            raise InputError(
+                "revive is True, but the data are pairs, none of which comes again, so that nobody "
+                "knows which buckets are free; leave revive out"
+            )
         if self.settings.base is not None and base is None:
             self._check_stage("base", self.settings.base)
         if hashing:

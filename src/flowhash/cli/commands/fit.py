@@ -39,6 +39,13 @@ def fit(
         typer.Option(min=1, help="d, how many buckets; chosen for vectors, if not given."),
     ] = None,
     active: Annotated[int | None, typer.Option(min=1, help="k, buckets of each item.")] = None,
+    first_active: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="k at the first step of learning buckets; it falls to --active over 70 % of them.",
+        ),
+    ] = None,
     penalty: Annotated[float | None, typer.Option(help="λ, what sharing a bucket costs.")] = None,
     groups: Annotated[
         str | None,
@@ -100,8 +107,8 @@ def fit(
     with processes.in_turn():  # one downloads and converts, the others find it done
         splits = opened(data, opening.given(size=size, download=download), output.progress)
     chosen = {
-        "active": active, "penalty": penalty, "groups": groups, "rank": rank,
-        "class_order": class_order, "seed": seed,
+        "active": active, "first_active": first_active, "penalty": penalty, "groups": groups,
+        "rank": rank, "class_order": class_order, "seed": seed,
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     if preset is None and splits.preprocessing.kind == "vectors":
@@ -176,7 +183,8 @@ def _vector_settings(
     from flowhash.model_files import read_json, write_json
 
     def make(count: int, hidden: tuple[int, ...]) -> Any:
-        count = count if buckets else max(count, given.get("active", 1))
+        least = max(given.get(name, 1) for name in ("active", "first_active"))
+        count = count if buckets else max(count, least)
         named = {"groups", "active", "penalty", "seed"} & given.keys()
         made = vector_settings(
             splits.train.labels, count, hidden, steps=steps, **{name: given[name] for name in named}

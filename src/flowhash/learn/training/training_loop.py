@@ -31,6 +31,8 @@ from flowhash.learn.training.validation import Best, in_words
 from flowhash.networks import EmbeddingNetwork
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+REVIVALS = 20  # in as many steps as a stage has, of which the last are left out
+ASIDE = 0.1  # of the root mean square of an output's weights: how far from it a copy starts
 
 
 @dataclass
@@ -38,14 +40,14 @@ class Coder:
     """Codes of a batch by minimum-cost flow, each batch started from the last one's prices.
 
     Attributes:
-        active: k.
+        active: k of the next batch's codes; it may change from one to the next.
         penalty: λ of the class problem.
         owners: the class of every group [groups], for ``shares``. With them what a batch's groups
             share with others, which keep the codes of their last batch, costs as much as what they
             share among themselves. None leaves each batch to itself, as the paper has it.
         prices: the buckets' prices after the last batch, or None; part of a checkpoint.
-        chosen: the code of every group in its last batch [groups, k], -1 before its first, or None;
-            part of a checkpoint.
+        chosen: the code of every group in its last batch [groups, largest k so far], or None; part
+            of a checkpoint. It is -1 before a group's first batch, and where its code had fewer.
         loads: how many classes chose each bucket since the last report, or None.
         seconds: spent here since the last report.
         objective: ĝ of the last batch, with what it shares with other batches' groups.
@@ -75,7 +77,8 @@ class Coder:
         found = assign_codes(means, self.active, self.penalty, outside=outside, prices=self.prices)
         self.prices, self.objective = found.prices, found.objective
         if self.chosen is not None:
-            self.chosen[classes] = found.codes
+            self.chosen[classes] = -1
+            self.chosen[classes, : self.active] = found.codes
         counted = np.bincount(found.codes.ravel(), minlength=embeddings.shape[1])
         self.loads = counted if self.loads is None else self.loads + counted
         codes = found.codes[np.searchsorted(classes, labels)].astype(np.int64)
@@ -88,8 +91,17 @@ class Coder:
             return None
         if self.chosen is None:
             self.chosen = np.full((len(self.owners), self.active), -1, np.int32)
+        more = self.active - self.chosen.shape[1]  # than any batch had before
+        if more > 0:
+            self.chosen = np.pad(self.chosen, ((0, 0), (0, more)), constant_values=-1)
         others = np.delete(self.chosen, classes, axis=0)
         return np.bincount(others[others >= 0], minlength=buckets)
+
+    def held(self, buckets: int) -> NDArray[np.int64] | None:
+        """How many groups are in each bucket [d]; None while one of them has no code yet."""
+        if self.chosen is None or bool((self.chosen < 0).all(axis=1).any()):
+            return None
+        return np.bincount(self.chosen[self.chosen >= 0], minlength=buckets)
 
     def record(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
@@ -272,6 +284,7 @@ class _Loop:
                 if run.validate is not None and (self.step % every.validate_every == 0 or last):
                     self._validate(run.validate)
                     self.seconds = time.perf_counter() - began
+                self._revive()  # what is new is not validated before it has learned anything
                 stop = run.processes.any(interruption.asked)
                 if self.step % every.checkpoint_every == 0 or last or stop:
                     self._save("last")
@@ -301,6 +314,7 @@ class _Loop:
         if run.coder is not None:
             rows = embeddings.detach().float().cpu().numpy()
             refuse_infinite(float(np.abs(rows).sum()), "the network's output", batch.step)
+            run.coder.active = run.settings.active_at(batch.step)
             codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
         loss = run.loss(embeddings, labels, chosen, *self._shares(batch, embeddings))
@@ -334,6 +348,8 @@ class _Loop:
         }
         if self.run.coder is not None:
             values["solver_share"] = self.run.coder.seconds / seconds
+            if self.run.settings.first_active is not None:
+                values["active"] = self.run.coder.active
             rows = embeddings.detach().float().cpu().numpy()
             values |= self.run.coder.report(codes, rows, batch.labels)
             self.facts = (
@@ -345,6 +361,22 @@ class _Loop:
     def _write(self, values: dict[str, Any]) -> None:
         if self.journal is not None:
             self.journal.write(self.run.name, self.step, values)
+
+    def _revive(self) -> None:
+        """Start buckets that no group has chosen anew, now and then; see ``revive``.
+
+        All processes do the same: codes, weights and the seed are the same in all of them.
+        """
+        run, coder = self.run, self.run.coder
+        due = self.step % max(1, run.stage.steps // REVIVALS) == 0
+        if coder is None or not run.settings.revive or not due or run.settings.settled(self.step):
+            return
+        loads = coder.held(run.network.outputs)
+        if loads is None:
+            return
+        seeds = np.random.SeedSequence([*run.batches.seed, self.step])
+        count = revive(run.network, self.optimiser, loads, np.random.default_rng(seeds))
+        self._write({"revived": count})
 
     def _validate(self, validate: Callable[[EmbeddingNetwork], dict[str, Any]]) -> None:
         start, better = time.perf_counter(), False
@@ -415,6 +447,42 @@ def set_rate(optimiser: torch.optim.Optimizer, stage: Stage, step: int) -> float
     for group in optimiser.param_groups:
         group["lr"] = group["full_rate"] * scale
     return stage.rate * scale
+
+
+def revive(
+    network: EmbeddingNetwork,
+    optimiser: torch.optim.Optimizer,
+    loads: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> int:
+    """Start buckets that nobody has anew near those that most groups share; returns how many.
+
+    The output of an empty bucket becomes a copy of that of a shared one, a little aside, so that
+    the next codes can part the groups which were together. Each shared bucket is copied once at
+    most, the fullest first; where none is shared, nothing changes.
+
+    Args:
+        network: whose last layer has an output for each bucket.
+        optimiser: of its weights; momentum of what starts anew is zero. Adam's mean squares are
+            those of the copied output: with none its first steps would be three times as long.
+        loads: how many groups are in each bucket [d].
+        rng: draws how far aside.
+    """
+    assert isinstance(network.head, nn.Linear)
+    shared = np.argsort(-loads, kind="stable")[: int((loads > 1).sum())]
+    empty = np.flatnonzero(loads == 0)
+    count = min(len(shared), len(empty))
+    to, of = torch.from_numpy(empty[:count]), torch.from_numpy(shared[:count])
+    with torch.no_grad():
+        for parameter in (network.head.weight, network.head.bias):
+            parameter[to] = parameter[of]
+            for name, value in optimiser.state[parameter].items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    value[to] = value[of] if name == "exp_avg_sq" else 0.0
+        weight = network.head.weight
+        drawn = torch.from_numpy(rng.standard_normal((count, weight.shape[1]))).to(weight)
+        weight[to] += ASIDE * drawn * weight[of].square().mean(1, keepdim=True).sqrt()
+    return count
 
 
 def refuse_infinite(value: float, what: str, step: int) -> None:
