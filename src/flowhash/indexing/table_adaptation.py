@@ -190,6 +190,8 @@ def _saved(folder: Path, wanted: Mapping[str, Any], encoder: Encoder) -> Encoder
             "new folder. Give another one with",
             Argument("out"),
         )
+    with folder_aside(folder):  # which removes what an attempt that was killed has left there
+        pass
     own = (encoder.base or encoder.hash).backbone  # a module of the user's own is not stored
     return Encoder.load(folder / ENCODER, own)
 
