@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 from flowhash.errors import MissingExtraError
@@ -53,6 +53,29 @@ def bytes_bar(
         yield lambda count: bar.advance(task, count)
 
 
+@contextlib.contextmanager
+def items_bar(what: str, total: int, show: bool = True) -> Iterator[Callable[[int], None]]:
+    """A bar for items that somebody else's loop works on; yields what to call with their number.
+
+    Where there is no terminal, a line says now and then how far it is.
+    """
+    advanced = [0]
+
+    def steps() -> Iterator[range]:
+        while True:
+            yield range(advanced[0])
+
+    def advance(count: int) -> None:
+        advanced[0] = count
+        next(bar)
+
+    bar = shown(steps(), what, total, show)
+    try:
+        yield advance
+    finally:
+        bar.close()
+
+
 def tracked(parts: Iterable[Part], what: str, total: int, show: bool = True) -> Iterator[Part]:
     """``parts``, with a bar where they take longer than two seconds."""
     began = time.monotonic()
@@ -69,7 +92,9 @@ def tracked(parts: Iterable[Part], what: str, total: int, show: bool = True) -> 
             yield part
 
 
-def shown(parts: Iterator[Several], what: str, total: int | None, show: bool) -> Iterator[Several]:
+def shown(
+    parts: Iterator[Several], what: str, total: int | None, show: bool
+) -> Generator[Several, None, None]:
     """``parts`` of several items each, with a bar that counts items and has their rate.
 
     Where there is no terminal, a line says now and then how far it is.

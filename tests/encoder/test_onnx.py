@@ -17,6 +17,7 @@ import flowhash
 from flowhash.data.preprocess import Preprocessing
 from flowhash.encoder import Encoder, onnx_export
 from flowhash.errors import InputError, MissingExtraError
+from flowhash.learn import adapt_encoder
 from flowhash.networks import EmbeddingNetwork, custom_backbone
 from tests.encoder.encoders import CLASSES, DIM, SIZE, items_of, make
 
@@ -54,6 +55,18 @@ def test_every_network_for_any_number_of_items(kind: str, tmp_path: Path) -> Non
     for count in (1, 3, 17):
         assert_same(encoder, path, items_of(kind, count, seed=count))
     assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]  # no weights beside it
+
+
+@pytest.mark.parametrize("kind", ["residual", "mlp", "custom"])
+def test_buckets_on_embeddings(kind: str, tmp_path: Path) -> None:
+    """An adapted encoder, whose hash network takes what the base makes."""
+    encoder, items = make(kind), items_of(kind, 40)
+    made = encoder.encode(items)
+    adapted = adapt_encoder(encoder, made.embeddings, made.codes)
+    assert adapted.networks.chained
+    adapted.export_onnx(tmp_path / "model.onnx")
+    for count in (1, 17):
+        assert_same(adapted, tmp_path / "model.onnx", items_of(kind, count, seed=count))
 
 
 def test_the_model_says_what_it_takes_gives_and_is(tmp_path: Path) -> None:

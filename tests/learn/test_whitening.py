@@ -89,9 +89,11 @@ def test_classes_that_come_later_are_told_apart_better(metric: str, tmp_path: Pa
     asked = hasher.search(rows, 4, probe=16)  # of which the first is the item itself
     np.testing.assert_array_equal(everything.ids, asked.ids[:, 1:])
     np.testing.assert_allclose(everything.distances, asked.distances[:, 1:], atol=1e-3)
+    hasher.adapt(others)  # whose buckets are fitted to what was asked for
     hasher.save(tmp_path / "hasher")
     again = FlowHasher.load(tmp_path / "hasher")
     np.testing.assert_array_equal(again.search(others, 3).ids, hasher.search(others, 3).ids)
+    np.testing.assert_array_equal(hasher.adapt().search(None, 3, probe=16).ids, everything.ids)
 
 
 def test_distances_are_those_of_the_whitened_vectors() -> None:

@@ -23,6 +23,7 @@ TAKE_ADDRESSES = {
     "index": {"to"},
     "search": {"table"},
     "serve": {"table"},
+    "adapt": {"table"},  # to say what to do instead
     "copy": {"source", "target"},
     "table stats": {"table"},
     "table check": {"table"},

@@ -29,11 +29,18 @@ from flowhash.encoder.item_batches import count_of, in_batches
 from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.model_files import described_by
-from flowhash.networks import BACKBONES, EmbeddingNetwork, device_of, run_networks
+from flowhash.networks import (
+    BACKBONES,
+    BaseEmbeddings,
+    EmbeddingNetwork,
+    device_of,
+    run_networks,
+)
 from flowhash.progress_bars import shown
 from flowhash.table import HashTable, Hits, check_vectors
 
 BATCH = 500  # items that go through the networks at once
+ROWS = 8_192  # embeddings that go through the hash network at once
 # What to do instead where a metric does not suit vectors that the encoder has moved.
 MOVED = {
     "cosine": "bring items and queries to length one and choose euclidean, which orders alike",
@@ -75,10 +82,19 @@ class Joined(nn.Module):
 
     The networks are copied to the CPU and are not trained on: an encoder never changes under its
     fingerprint. Without a base, the hash network's outputs are the embeddings.
+
+    Attributes:
+        shared: whether both have one backbone.
+        chained: whether the hash network takes the embeddings, and no items.
+
+    Raises:
+        InputError: a network takes embeddings that no network makes.
     """
 
     def __init__(self, base: EmbeddingNetwork | None, hash: EmbeddingNetwork) -> None:
         super().__init__()
+        self.chained = isinstance(hash.backbone, BaseEmbeddings)
+        _check_chain(base, hash)
         self.hash = copy.deepcopy(hash)
         self.base = None
         self.shared = False
@@ -94,6 +110,9 @@ class Joined(nn.Module):
         if self.base is None:
             made = self.hash(items)
             return made, made
+        if self.chained:
+            embeddings = self.base(items)
+            return embeddings, self.hash(embeddings)
         if not self.shared:
             return self.base(items), self.hash(items)
         features = self.hash.backbone(items)
@@ -103,6 +122,21 @@ class Joined(nn.Module):
         """Embeddings and activations side by side [n, dim + d]; once where they are the same."""
         embeddings, activations = self.both(items)
         return activations if self.base is None else torch.cat((embeddings, activations), 1)
+
+
+def _check_chain(base: EmbeddingNetwork | None, hash: EmbeddingNetwork) -> None:
+    """Refuse a network that takes embeddings where none are made, or of another length."""
+    if base is not None and isinstance(base.backbone, BaseEmbeddings):
+        raise InputError("the base network takes embeddings; expected one that takes items")
+    if not isinstance(hash.backbone, BaseEmbeddings):
+        return
+    made = None if base is None else base.outputs
+    if made != hash.backbone.features:
+        raise InputError(
+            f"the hash network takes embeddings of {hash.backbone.features} numbers, but "
+            f"{'there is no base network' if made is None else f'the base makes {made}'}; give "
+            "the base network whose embeddings it takes"
+        )
 
 
 def _same(one: nn.Module, other: nn.Module) -> bool:
@@ -190,7 +224,8 @@ class Encoder:
         if self.preprocessing.kind == "images":
             return None
         known = [*self.preprocessing.mean.shape, *self.preprocessing.std.shape]
-        known.append(self.hash.spec["backbone"].get("inputs"))
+        first = self.base if self.networks.chained and self.base else self.hash
+        known.append(first.spec["backbone"].get("inputs"))
         return next((size for size in known if size is not None), None)
 
     def encode(
@@ -245,6 +280,40 @@ class Encoder:
             raise InputError(
                 f"{device} has no memory for a batch of this size; make batch_size smaller"
             ) from error
+
+    def encode_stored(self, embeddings: NDArray[np.float32], device: str = "auto") -> Encoded:
+        """Items of which only the embeddings are left, as a table stores them.
+
+        The activations are those of :meth:`encode`, made by the same network. That takes a hash
+        network which works on embeddings: after ``flowhash.learn.adapt_encoder``, where the base
+        gives vectors as they are, or where there is no base.
+
+        Args:
+            embeddings: [n, dim] float32.
+            device: "auto", "cpu" or "cuda".
+
+        Raises:
+            InputError: the hash network takes something else.
+        """
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.dim:
+            raise InputError(
+                f"embeddings have shape {embeddings.shape}; expected [n, {self.dim}], as this "
+                "encoder makes them"
+            )
+        if self.base is None:  # the hash network's outputs are the embeddings
+            return Encoded(embeddings, embeddings, self.active, self.fingerprint)
+        if not (self.networks.chained or self.base.passes_through):
+            raise InputError(
+                f"the hash network takes {self.preprocessing.kind}, not embeddings, so that no "
+                "codes can be made of embeddings alone; encode the items, or adapt the encoder "
+                "first, with flowhash.learn.adapt_encoder"
+            )
+        chosen = device_of(device)
+        network = self.networks.to(chosen).hash
+        made = [np.zeros((0, self.buckets), np.float32)]
+        blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
+        made += [part for (part,) in run_networks([network], blocks, chosen)]
+        return Encoded(embeddings, np.concatenate(made), self.active, self.fingerprint)
 
     @overload
     def create_table(self, path: Path | None = None, **options: Any) -> HashTable: ...

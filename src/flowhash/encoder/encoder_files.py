@@ -26,13 +26,16 @@ from flowhash.model_files import (
     write_sealed,
     write_tensors,
 )
-from flowhash.networks import BucketOrder, EmbeddingNetwork, build_backbone
+from flowhash.networks import BaseEmbeddings, BucketOrder, EmbeddingNetwork, build_backbone
 
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder
 
-FORMAT = 2
-BEFORE_ORDER = 1  # of encoders whose buckets have no order of their own, which older versions read
+FORMAT = 3
+# Older versions read what they know: encoders whose hash network does not take embeddings, and
+# those whose buckets have no order of their own either.
+BEFORE_EMBEDDINGS = 2
+BEFORE_ORDER = 1
 RECORD = "encoder.json"
 WEIGHTS = "encoder-{}.safetensors"
 LARGEST_NUMBER = 1 << 24  # of a network's description: sizes, layers, words of a vocabulary
@@ -69,7 +72,7 @@ def described(encoder: Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Settings and weights of an encoder: all that it is."""
     base, hashing = encoder.base, encoder.hash
     settings = {
-        "format": BEFORE_ORDER if hashing.order is None else FORMAT,
+        "format": _format(encoder),
         "base": None if base is None else base.spec,
         "hash": hashing.spec,
         "preprocessing": encoder.preprocessing.to_json(),
@@ -83,6 +86,13 @@ def described(encoder: Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors[f"preprocessing.{name}"] = torch.from_numpy(np.array(array))
     # As JSON gives it back, which turns numbers that are keys into strings.
     return json.loads(json.dumps(settings)), tensors
+
+
+def _format(encoder: Encoder) -> int:
+    """The lowest, which the most versions read."""
+    if encoder.networks.chained:
+        return FORMAT
+    return BEFORE_ORDER if encoder.hash.order is None else BEFORE_EMBEDDINGS
 
 
 def write_encoder(folder: Path, encoder: Encoder) -> None:
@@ -138,7 +148,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
             advice = f"it is a training's folder, whose encoder is {inside}"
         raise InputError(f"{folder} holds no encoder: there is no {RECORD} in it; {advice}")
     record = read_sealed(path)
-    if record.get("format") not in (BEFORE_ORDER, FORMAT):
+    if record.get("format") not in (BEFORE_ORDER, BEFORE_EMBEDDINGS, FORMAT):
         raise InputError(
             f"{path} has format {reason(repr(record.get('format'))):.40}; this FlowHash reads "
             f"{BEFORE_ORDER} to {FORMAT}. Install the version that wrote it, or a newer one"
@@ -276,6 +286,8 @@ def _rebuild(
     elif custom and backbone is not None:
         module = copy.deepcopy(backbone)
         module.features = described["features"]
+    elif described["name"] == BaseEmbeddings.name:
+        module = BaseEmbeddings(described["features"])
     else:
         module = build_backbone(described, hub=hub)
     # As it was stored: a library that writes its configuration differently today changes nothing.

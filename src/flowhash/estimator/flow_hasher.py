@@ -17,6 +17,7 @@ from sklearn.base import (
     _fit_context,
     clone,
 )
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,6 +26,7 @@ from flowhash.errors import InputError
 from flowhash.estimator.fit_encoder import RANKS, learn_encoder, without_centre
 from flowhash.estimator.hasher_files import (
     ROWS,
+    assemble,
     check_unchanged,
     contents,
     load_hasher,
@@ -34,7 +36,7 @@ from flowhash.estimator.hasher_files import (
     save_hasher,
 )
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
-from flowhash.learn import LOSSES, original_vectors
+from flowhash.learn import LOSSES, adapt_encoder, original_vectors
 from flowhash.networks import device_of, run_networks
 from flowhash.table import MOST_BUCKETS, HashTable, Hits
 
@@ -259,6 +261,37 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.n_samples_fit_ = len(self.table_)
         return added
 
+    def adapt(self, X: Any = None) -> FlowHasher:  # noqa: N803
+        """Fit the buckets anew, without labels, to items such as those of classes fit did not see.
+
+        They start where they are. Items, labels and distances stay, each item gets a new code, and
+        ``table_`` and ``encoder_`` are new ones. If it fails, all is as it was.
+
+        Args:
+            X: embeddings [n, features] that the buckets are fitted to; None for the items in the
+                table.
+
+        Returns:
+            self.
+
+        Raises:
+            ValueError: X cannot be used.
+        """
+        check_is_fitted(self)
+        _, stored = contents(self.table_, self.n_samples_fit_)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        if X is None:
+            items = self._stored_items()
+        else:
+            items = self.encoder_.encode(self._items(X), ROWS, self.device)
+        encoder = adapt_encoder(
+            self.encoder_, items.embeddings, items.codes, metric=self.table_.metric, seed=seed,
+            show=bool(self.verbose),
+        )  # fmt: skip
+        codes = encoder.encode_stored(stored, self.device).codes
+        assemble(self.__dict__, encoder, codes, stored, self._numbers)
+        return self
+
     def search(
         self,
         X: Any = None,  # noqa: N803
@@ -467,14 +500,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _stored_items(self) -> Encoded:
         """The items of the table as queries: activations are computed anew from embeddings."""
-        encoder = self.encoder_
         _, embeddings = contents(self.table_, self.n_samples_fit_)
-        if encoder.base is None:  # the hash network's outputs are the embeddings
-            return Encoded(embeddings, embeddings, encoder.active, encoder.fingerprint)
-        # Where the base passes vectors on as they are, embeddings are what the hash network takes.
-        items = embeddings
-        if not encoder.base.passes_through:
-            items = original_vectors(encoder.base, embeddings)
+        encoder, base = self.encoder_, self.encoder_.base
+        if base is None or base.passes_through or encoder.networks.chained:
+            return encoder.encode_stored(embeddings, self.device)
+        items = original_vectors(base, embeddings)  # which were whitened
         device = device_of(self.device)
         blocks = (items[start : start + ROWS] for start in range(0, len(items), ROWS))
         made = [part for (part,) in run_networks([encoder.hash.to(device)], blocks, device)]

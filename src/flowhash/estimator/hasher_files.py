@@ -135,7 +135,7 @@ def load_hasher(kind: type[Kind], folder: Path) -> Kind:
             )
         with described_by(path, "FlowHasher"):
             hasher = _hasher(kind, path, record, encoder.input_dim)
-            _assemble(hasher.__dict__, encoder, codes, embeddings, labels)
+            assemble(hasher.__dict__, encoder, codes, embeddings, labels)
             return hasher
     except InputError as error:
         raise DamagedFileError(f"{inside}: {error}; restore it from a copy") from error
@@ -198,7 +198,7 @@ def _read_table(path: Path, fingerprint: str) -> tuple[NDArray[np.int32], NDArra
         return contents(table, len(table))
 
 
-def _assemble(
+def assemble(
     state: dict[str, Any],
     encoder: Encoder,
     codes: NDArray[np.int32],
@@ -235,7 +235,7 @@ def restored(state: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
             for name, content in kept["encoder"].items():
                 (Path(folder) / Path(name).name).write_bytes(content)
             encoder = Encoder.load(folder)
-        _assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"])
+        assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"])
     return state
 
 

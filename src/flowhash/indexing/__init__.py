@@ -12,12 +12,22 @@ if TYPE_CHECKING:
         TableChoices as TableChoices,
         open_table as open_table,
     )
+    from flowhash.indexing.table_adaptation import (
+        Adaptation as Adaptation,
+        adapt_table as adapt_table,
+    )
     from flowhash.indexing.table_notes import TableNotes as TableNotes, own_encoder as own_encoder
 
 if TYPE_CHECKING:  # for other rooms
     from flowhash.indexing.index_run import (
         check_id_kind as check_id_kind,
         check_items as check_items,
+    )
+    from flowhash.indexing.table_adaptation import (
+        ENCODER as ENCODER,
+        adaptation_folder as adaptation_folder,
+        adapted_before as adapted_before,
+        tell_index as tell_index,
     )
     from flowhash.indexing.table_notes import (
         INDEX as INDEX,

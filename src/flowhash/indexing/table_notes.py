@@ -24,6 +24,7 @@ from flowhash.table import HashTable
 SETTINGS = "index.toml"  # beside the table's own files; it names the encoder
 INDEX = "index"  # the note of an engine that has the same
 SOURCE = "index-"  # notes on sources begin so
+ADAPTED = "adapted"  # the note on the encoder that ``adapt`` has fitted to the table
 RECORD = "encoder.json"  # in the folder of an encoder
 LARGEST_RECORD = 1 << 28  # bytes of it
 SEAL = "crc32"  # of such a note, over all that it says; a database may be changed by hand
@@ -144,7 +145,9 @@ def _checksum(record: Mapping[str, Any]) -> int:
 def own_encoder(
     table: HashTable | RemoteEngine, place: str | Path, encoder: Path | None = None
 ) -> Path | None:
-    """The encoder that was given, or the one that ``index`` noted; None where nothing says so.
+    """The encoder that was given, or the one that was noted; None where nothing says so.
+
+    ``adapt`` notes its encoder with the new codes, in one step; ``index`` beside the table.
 
     Args:
         table: open; what was noted about it is read.
@@ -158,14 +161,14 @@ def own_encoder(
     """
     if encoder is not None:
         return encoder
-    settings = TableNotes(table).settings()
-    noted, out = settings.get("encoder"), settings.get("out", "")
-    if not isinstance(noted, str):
+    known = _noted_encoders(table)
+    if not known:
         return None
-    candidates = [Path(noted)]
+    noted = known[0][0]
+    candidates = [Path(path) for path, _ in known]
     if isinstance(place, Path):
         # Where table and encoder were moved together, their places still lie alike.
-        candidates.append(place / os.path.relpath(noted, str(out) or noted))
+        candidates += [place / os.path.relpath(path, beside or path) for path, beside in known]
     there = {one: _fingerprint(one) for one in candidates if (one / RECORD).exists()}
     for candidate, fingerprint in there.items():
         if fingerprint in (table.encoder, None) or table.encoder is None:
@@ -174,7 +177,7 @@ def own_encoder(
         (str(place), "there any more") if isinstance(place, Path)
         else (hidden(place), "on this machine")
     )  # fmt: skip
-    if there:
+    if there and adaptation_note(table) is None:
         other, fingerprint = next(iter(there.items()))
         raise OtherEncoderError(
             f"{shown} has codes of encoder {table.encoder!r}, but {other}, which is noted as its "
@@ -185,6 +188,24 @@ def own_encoder(
         f"{shown} was made with the encoder {noted}, which is not {where}; say where it is with",
         Argument("encoder"),
     )
+
+
+def _noted_encoders(table: HashTable | RemoteEngine) -> list[tuple[str, str]]:
+    """Where its encoder is, and where the table was then: of the last adaptation, of ``index``."""
+    settings, note = TableNotes(table).settings(), adaptation_note(table)
+    found = [(settings.get("encoder"), settings.get("out"))]
+    if note is not None:
+        found.insert(0, (note["path"], note.get("beside")))
+    return [(path, str(beside or "")) for path, beside in found if isinstance(path, str)]
+
+
+def adaptation_note(table: HashTable | RemoteEngine) -> dict[str, Any] | None:
+    """What ``adapt`` noted; None where the codes are not its own, or others have come since."""
+    note = table.notes().get(ADAPTED)
+    if not isinstance(note, dict) or not isinstance(note.get("path"), str):
+        return None
+    own = table.encoder is not None and note.get("fingerprint") == table.encoder
+    return note if own else None
 
 
 def _fingerprint(folder: Path) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from flowhash.learn.adaptation import adapt_encoder as adapt_encoder
     from flowhash.learn.gated_metrics import (
         gated_distance as gated_distance,
         gated_product as gated_product,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from flowhash.learn.training.training_loop import Coder as Coder
 
 if TYPE_CHECKING:  # for other rooms
+    from flowhash.learn.adaptation import sample_size as sample_size
     from flowhash.learn.presets import vector_settings as vector_settings
     from flowhash.learn.samplers import enough_of_each as enough_of_each
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY

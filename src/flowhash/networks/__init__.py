@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # for other rooms
     from flowhash.networks.backbones import (
         VECTOR_BACKBONES as VECTOR_BACKBONES,
+        BaseEmbeddings as BaseEmbeddings,
         MirroredBackbone as MirroredBackbone,
         PlainVectors as PlainVectors,
     )

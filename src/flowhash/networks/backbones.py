@@ -25,6 +25,24 @@ class PlainVectors(nn.Module):
         return vectors
 
 
+class BaseEmbeddings(nn.Module):
+    """The base network's embeddings as they are: what a hash network on top of that one takes.
+
+    Not among ``BACKBONES``: it takes no items, so that only an encoder can run it.
+    """
+
+    name = "embeddings"
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.spec: dict[str, Any] = {"name": self.name, "features": features}
+        self.features = features
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """The embeddings."""
+        return embeddings
+
+
 class Dense(nn.Module):
     """Dense layers with ReLUs: [n, inputs] -> [n, hidden[-1]].
 

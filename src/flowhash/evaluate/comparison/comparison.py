@@ -338,7 +338,8 @@ def _passes(method: Method, source: EncodedSource, active: int | None) -> int:
     base = passes_of(encoder.base or encoder.hash)
     if isinstance(method, Classifier):
         return base + source.scored_apart
-    if not isinstance(method, Learned) or encoder.base is None or encoder.networks.shared:
+    once = encoder.base is None or encoder.networks.shared or encoder.networks.chained
+    if not isinstance(method, Learned) or once:
         return base
     return 1 if isinstance(method, LearnedAlone) else base + 1
 

@@ -1,0 +1,232 @@
+"""Adaptation of a table: buckets fitted to the items that are in it, and new codes for all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowhash.durable_files import folder_aside, naming, put_folder
+from flowhash.errors import Argument, InputError, StorageError
+from flowhash.indexing.table_notes import ADAPTED, TableNotes, adaptation_note
+from flowhash.progress_bars import items_bar, shown
+from flowhash.table import HashTable, draw_sample
+
+if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
+
+RECORD = "adaptation.json"  # in the new encoder's run: what it was fitted to
+ENCODER = "encoder"  # its folder in there, as in the run of a training
+METHOD = 1  # counts up where the same items give other buckets
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """What ``adapt_table`` did.
+
+    Attributes:
+        encoder: the one that the table has codes of now.
+        folder: where it is saved; None where it is not.
+        resumed: whether it was fitted by an earlier attempt.
+    """
+
+    encoder: Encoder
+    folder: Path | None
+    resumed: bool
+
+
+def adapt_table(
+    table: HashTable,
+    encoder: Encoder,
+    out: str | Path | None = None,
+    *,
+    seed: int = 0,
+    device: str = "auto",
+    show: bool = False,
+) -> Adaptation:
+    """Fit the buckets to the items in a table, without labels, and give each item a new code.
+
+    The new encoder is saved first, whole or not at all, then all items get their codes in one step,
+    with its fingerprint and a note of where it is. Ended anywhere, even by ``kill -9``, this leaves
+    the table and its encoder as they were, or the new ones. Given again with the same ``out``, it
+    takes an encoder that is saved there, if the table has not changed since it was fitted.
+
+    Searches go on meanwhile, among the old codes. Of the embeddings a sample is in memory, 256 a
+    bucket and 256 MB at the most.
+
+    Args:
+        table: in a folder or in memory, open to be changed.
+        encoder: that made its codes.
+        out: a new folder for the run with the new encoder; None, for a table in memory, saves none.
+        seed: of the sample.
+        device: for the codes.
+        show: progress, on the error stream.
+
+    Raises:
+        InputError: the table is empty, of another encoder or an engine's; ``out`` holds something
+            else.
+        StorageError: a file could not be written; the table is as it was.
+    """
+    from flowhash.encoder import check_table
+
+    _check(table, out)
+    check_table(encoder, table)
+    if not len(table):
+        raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
+                         "fitted to them")  # fmt: skip
+    folder = None if out is None else Path(out)
+    wanted = _record(table, encoder, seed)
+    saved = None if folder is None else _saved(folder, wanted, encoder)
+    adapted = _fitted(table, encoder, seed, show) if saved is None else saved
+    notes: dict[str, Any] = {}
+    if folder is not None:
+        if saved is None:
+            _save(adapted, folder, wanted)
+        notes[ADAPTED] = {
+            **wanted, "fingerprint": adapted.fingerprint, "path": _whole(folder / ENCODER),
+            "beside": None if table.path is None else _whole(table.path),
+        }  # fmt: skip
+    with items_bar("recode", len(table), show) as advance:
+
+        def codes_of(embeddings: NDArray[np.float32]) -> NDArray[np.int32]:
+            codes = adapted.encode_stored(embeddings, device).codes
+            advance(len(codes))
+            return codes
+
+        table.recode(codes_of, adapted.fingerprint, notes)
+    with contextlib.suppress(StorageError):  # the table's own note says the same, and counts
+        tell_index(table)
+    return Adaptation(adapted, folder, saved is not None)
+
+
+def adapted_before(table: HashTable, seed: int = 0) -> Path | None:
+    """The encoder of the last adaptation, if it had this seed and nothing has changed since."""
+    note = adaptation_note(table)
+    if note is None:
+        return None
+    identity, _, generation = str(note.get("table")).rpartition(" ")
+    if note.get("seed") != seed or note.get("method") != METHOD or not generation.isdecimal():
+        return None
+    # The new codes were the next state after the one that was looked at.
+    unchanged = table.version == f"{identity} {int(generation) + 1}"
+    return Path(note["path"]) if unchanged else None
+
+
+def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path:
+    """Where the run of an adaptation goes, if nobody says so: a free name beside the table.
+
+    One that has an encoder for this very state of the table is taken, too: it was not used yet.
+    """
+    if table.path is None:
+        raise InputError("a table in memory has no folder to be beside of; say where, with out=")
+    place = table.path if table.path.name not in ("", "..") else table.path.resolve()
+    name = f"{place.name.removesuffix('.table')}.adapted"
+    wanted, number = _record(table, encoder, seed), 1
+    while True:
+        folder = place.with_name(name if number == 1 else f"{name}-{number}")
+        if not folder.exists() or _record_of(folder) == wanted:
+            return folder
+        number += 1
+
+
+def tell_index(table: HashTable) -> None:
+    """Let what ``index`` noted beside the table name the encoder of an adaptation."""
+    notes, note = TableNotes(table), adaptation_note(table)
+    settings = {} if table.path is None else notes.settings()
+    if settings and note is not None:
+        notes.write_settings({**settings, "encoder": note["path"]})
+
+
+def _check(table: HashTable, out: str | Path | None) -> None:
+    if not isinstance(table, HashTable):
+        raise InputError(
+            f"the table is a {type(table).__name__}; expected a HashTable. Copy it into a folder, "
+            "adapt that, and copy it to a new address"
+        )
+    if not table.writable:
+        raise StorageError(
+            f'{_place(table)} was opened to be searched only; open it with mode="r+" to adapt it'
+        )
+    if out is None and table.path is not None:
+        raise InputError(
+            f"nothing says where the new encoder of {table.path} goes, without which it could not "
+            "be searched; give a new folder with",
+            Argument("out"),
+        )
+
+
+def _record(table: HashTable, encoder: Encoder, seed: int) -> dict[str, Any]:
+    """All that the fitted encoder depends on."""
+    return {
+        "table": table.version, "encoder": encoder.fingerprint, "seed": seed, "method": METHOD,
+    }  # fmt: skip
+
+
+def _record_of(folder: Path) -> dict[str, Any] | None:
+    """What the encoder in a folder was fitted to; None where nothing readable says so."""
+    from flowhash.model_files import read_json
+
+    try:
+        return read_json(folder / RECORD)
+    except (StorageError, OSError):
+        return None
+
+
+def _saved(folder: Path, wanted: Mapping[str, Any], encoder: Encoder) -> Encoder | None:
+    """The encoder that an earlier attempt has fitted; None where there is a place for a new one."""
+    from flowhash.encoder import Encoder
+
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if _record_of(folder) != wanted:
+        raise InputError(
+            f"{folder} is there already, and was not fitted to the table as it is now; expected a "
+            "new folder. Give another one with",
+            Argument("out"),
+        )
+    with folder_aside(folder):  # which removes what an attempt that was killed has left there
+        pass
+    own = (encoder.base or encoder.hash).backbone  # a module of the user's own is not stored
+    return Encoder.load(folder / ENCODER, own)
+
+
+def _save(encoder: Encoder, folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the run beside its place, then give it its name, in one step."""
+    from flowhash.model_files import write_json
+
+    with naming(folder), folder_aside(folder) as made:
+        encoder.save(made / ENCODER)
+        write_json(made / RECORD, record)
+        put_folder(made, folder)
+
+
+def _fitted(table: HashTable, encoder: Encoder, seed: int, show: bool) -> Encoder:
+    """The encoder with buckets fitted to a sample of the table, which is read once."""
+    from flowhash.learn import adapt_encoder, sample_size
+
+    chosen = draw_sample(len(table), sample_size(table.buckets, table.dim), seed)
+    embeddings = np.empty((len(chosen), table.dim), np.float32)
+    codes = np.empty((len(chosen), table.active), np.int32)
+    passed = taken = 0
+    for part in shown(table.batches(payloads=False), "read", len(table), show):
+        last = int(np.searchsorted(chosen, passed + len(part)))
+        rows = chosen[taken:last] - passed
+        embeddings[taken:last], codes[taken:last] = part.embeddings[rows], part.codes[rows]
+        passed, taken = passed + len(part), last
+    if taken < len(chosen):  # another thread deletes meanwhile
+        embeddings, codes = embeddings[:taken], codes[:taken]
+    return adapt_encoder(encoder, embeddings, codes, metric=table.metric, seed=seed, show=show)
+
+
+def _place(table: HashTable) -> str:
+    return "the table in memory" if table.path is None else str(table.path)
+
+
+def _whole(path: Path) -> str:
+    return os.path.realpath(path.expanduser())

@@ -1,0 +1,277 @@
+"""Buckets fitted to items without labels: nearest centres, the same from items and from a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
+
+from flowhash.encoder import Encoder
+from flowhash.errors import InputError
+from flowhash.learn import adapt_encoder, adaptation, bucket_centres
+from flowhash.learn.bucket_centres import BucketCentres, fit_centres
+from flowhash.networks import BaseEmbeddings, EmbeddingNetwork
+from tests.encoder.encoders import KINDS, Own, items_of, make
+
+BUCKETS, DIM = 7, 4
+
+
+def squares(rows: NDArray[Any], points: NDArray[Any]) -> NDArray[np.float64]:
+    """The formula, written out in float64 [n, d]."""
+    wide = rows.astype(np.float64)[:, None, :] - points.astype(np.float64)[None, :, :]
+    found: NDArray[np.float64] = np.square(wide).sum(axis=2)
+    return found
+
+
+def clear(far: NDArray[np.float64], active: int, size: float) -> NDArray[np.bool_]:
+    """The rows whose k nearest are nearer than the next by more than float32 confuses."""
+    ordered = np.sort(far, axis=1)
+    found: NDArray[np.bool_] = ordered[:, active] - ordered[:, active - 1] > 1e-5 * size
+    return found
+
+
+@pytest.mark.parametrize("offset", [0.0, 1_000.0])
+@pytest.mark.parametrize("active", [1, 3])
+def test_outputs_are_largest_for_the_nearest_centres(offset: float, active: int) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(BUCKETS, DIM)) + offset
+    rows = (rng.normal(size=(500, DIM)) + offset).astype(np.float32)
+    weights, biases = BucketCentres(points, np.zeros(BUCKETS, np.bool_)).layer()
+    assert weights.dtype == biases.dtype == np.float32
+    far = squares(rows, points)
+    sure = clear(far, active, 1 + offset)
+    assert sure.sum() > 300
+    made = np.argsort(-(rows @ weights.T + biases), axis=1)[:, :active]
+    wanted = np.argsort(far, axis=1)[:, :active]
+    np.testing.assert_array_equal(np.sort(made)[sure], np.sort(wanted)[sure])
+
+
+def test_a_transform_is_folded_into_the_layer() -> None:
+    rng = np.random.default_rng(1)
+    transform, points = rng.normal(size=(3, DIM)), rng.normal(size=(BUCKETS, 3))
+    rows = rng.normal(size=(300, DIM)).astype(np.float32)
+    weights, biases = BucketCentres(points, np.zeros(BUCKETS, np.bool_), transform).layer()
+    far = squares(rows @ transform.T, points)
+    sure = clear(far, 1, 1.0)
+    made = (rows @ weights.T + biases).argmax(axis=1)
+    np.testing.assert_array_equal(made[sure], far.argmin(axis=1)[sure])
+
+
+def test_directions_do_not_depend_on_lengths() -> None:
+    rng = np.random.default_rng(2)
+    points = rng.normal(size=(BUCKETS, DIM)) * rng.uniform(0.1, 9, (BUCKETS, 1))
+    rows = rng.normal(size=(300, DIM)).astype(np.float32)
+    weights, biases = BucketCentres(points, np.zeros(BUCKETS, np.bool_)).layer(directions=True)
+    units = points / np.linalg.norm(points, axis=1, keepdims=True)
+    cosines = rows.astype(np.float64) @ units.T
+    sure = clear(-cosines, 1, 1.0)
+    for length in (1e-3, 1.0, 1e3):
+        made = (np.float32(length) * rows @ weights.T + biases).argmax(axis=1)
+        np.testing.assert_array_equal(made[sure], cosines.argmax(axis=1)[sure])
+
+
+def test_all_buckets_get_work() -> None:
+    """From a start that puts all items into one bucket, as a network does that knows none."""
+    rng = np.random.default_rng(3)
+    middles = 20 * rng.normal(size=(BUCKETS, DIM))
+    labels = np.repeat(np.arange(BUCKETS), 40)
+    rows = (middles[labels] + rng.normal(size=(len(labels), DIM))).astype(np.float32)
+    found = fit_centres(rows, np.zeros((len(rows), 1), np.int32), BUCKETS, seed=1)
+    assert not found.idle.any()
+    far = squares(rows, found.points)
+    loads = np.bincount(far.argmin(axis=1), minlength=BUCKETS)
+    assert loads.min() > 0
+    assert loads.max() <= 3 * len(rows) / BUCKETS
+    assert far.min(axis=1).sum() < 0.2 * squares(rows, rows.mean(axis=0)[None]).sum()
+
+
+def test_it_starts_at_the_trained_buckets() -> None:
+    """What is good already keeps its numbers."""
+    rng = np.random.default_rng(4)
+    middles = 20 * rng.normal(size=(BUCKETS, DIM))
+    labels = rng.permutation(np.repeat(np.arange(BUCKETS), 30))
+    rows = (middles[labels] + rng.normal(size=(len(labels), DIM))).astype(np.float32)
+    found = fit_centres(rows, labels[:, None].astype(np.int32), BUCKETS)
+    np.testing.assert_array_equal(squares(rows, found.points).argmin(axis=1), labels)
+
+
+def encoder_for(vectors: int, active: int) -> Encoder:
+    return make("linear", base=False, active=active) if vectors else make("mlp", active=active)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 3),
+    st.sampled_from(["euclidean", "cosine", "inner"]),
+    st.sampled_from(["plain", "equal", "few", "zero", "large", "far"]), st.booleans(),
+)  # fmt: skip
+def test_any_items_give_buckets_that_can_be_used(
+    seed: int, count: int, active: int, metric: str, kind: str, vectors: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    encoder = encoder_for(vectors, active)
+    rows = rng.normal(size=(count, encoder.dim)).astype(np.float32)
+    if kind == "equal":
+        rows[:] = rows[0]
+    elif kind == "few":
+        rows = rows[rng.integers(0, min(3, count), count)]
+    elif kind == "zero":
+        rows[:: int(rng.integers(1, 3))] = 0
+    elif kind == "large":
+        rows *= np.float32(1e15)
+    elif kind == "far":
+        rows += 1e3
+    codes = np.stack([rng.permutation(encoder.buckets)[:active] for _ in range(count)])
+    adapted = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
+    assert (adapted.buckets, adapted.active, adapted.dim) == (11, active, encoder.dim)
+    made = adapted.encode_stored(rows)
+    assert np.isfinite(made.activations).all()
+    _, places = np.unique(rows, axis=0, return_inverse=True)
+    for place in range(places.max() + 1):  # equal items share their first bucket
+        firsts = made.activations[places.ravel() == place].argmax(axis=1)
+        assert len(set(firsts.tolist())) == 1
+    # A bucket that no item is nearest to is opened behind those that have items.
+    used = np.unique(made.activations.argmax(axis=1))
+    if kind in ("plain", "few") and metric == "euclidean":
+        order = made.ordered_buckets()
+        assert np.isin(order[:, 0], used).all()
+    again = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
+    assert again.fingerprint == adapted.fingerprint
+
+
+def test_buckets_without_items_come_last() -> None:
+    encoder = make("mlp")
+    rows = np.eye(4, dtype=np.float32)[:3]
+    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 3)
+    made = adapted.encode_stored(rows)
+    used = set(made.activations.argmax(axis=1).tolist())
+    assert len(used) == 3  # one each, of eleven
+    for order in made.ordered_buckets():
+        assert set(order[:3].tolist()) == used
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("base", [True, False])
+def test_it_ranks_as_before_and_codes_come_from_embeddings(
+    kind: str, base: bool, tmp_path: Path
+) -> None:
+    encoder, items = make(kind, base=base), items_of(kind, 60)
+    before = encoder.encode(items)
+    adapted = adapt_encoder(encoder, before.embeddings, before.codes, seed=3)
+    assert adapted.fingerprint != encoder.fingerprint
+    assert adapted.class_names == encoder.class_names
+    assert adapted.input_dim == encoder.input_dim
+    after = adapted.encode(items)
+    np.testing.assert_array_equal(after.embeddings, before.embeddings)
+    np.testing.assert_array_equal(adapted.encode_stored(before.embeddings).codes, after.codes)
+    adapted.save(tmp_path)
+    again = Encoder.load(tmp_path, Own() if kind == "custom" else None)
+    assert again.fingerprint == adapted.fingerprint
+    np.testing.assert_array_equal(again.encode(items).activations, after.activations)
+    # Once more, on top: the base stays the same one, and is not stacked.
+    twice = adapt_encoder(again, before.embeddings)
+    assert twice.base is not None
+    assert adapted.base is not None
+    assert twice.base.spec["backbone"]["name"] == adapted.base.spec["backbone"]["name"]
+    np.testing.assert_array_equal(twice.encode(items).embeddings, before.embeddings)
+
+
+def test_the_base_network_runs_once() -> None:
+    encoder, items = make("custom"), items_of("custom", 5)
+    before = encoder.encode(items)
+    adapted = adapt_encoder(encoder, before.embeddings, before.codes)
+    runs: list[int] = []
+    assert adapted.base is not None
+    adapted.base.backbone.register_forward_hook(lambda *_: runs.append(1))
+    adapted.encode(items)
+    assert runs == [1]
+    assert not any(name.startswith("hash.backbone") for name in adapted.networks.state_dict())
+
+
+def test_vectors_that_rank_as_they_are_need_no_new_format(tmp_path: Path) -> None:
+    plain = EmbeddingNetwork(make("linear").hash.backbone, None)
+    hashing = make("mlp").hash
+    encoder = Encoder(plain, hashing, make("mlp").preprocessing, 1)
+    items = items_of("mlp", 50)
+    before = encoder.encode(items)
+    adapted = adapt_encoder(encoder, before.embeddings)  # whose codes it can make
+    adapted.save(tmp_path)
+    assert '"format": 1' in (tmp_path / "encoder.json").read_text()
+    made = adapted.encode(items)
+    np.testing.assert_array_equal(adapted.encode_stored(before.embeddings).codes, made.codes)
+    start = fit_centres(before.embeddings, before.codes, 11, 0)
+    wanted = squares(before.embeddings, start.points)[:, ~start.idle]
+    sure = clear(wanted, 1, 1.0)
+    numbers = np.flatnonzero(~start.idle)
+    np.testing.assert_array_equal(made.codes[sure, 0], numbers[wanted.argmin(axis=1)][sure])
+
+
+def test_of_many_items_a_sample_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def watched(rows: NDArray[np.float32], *given: Any) -> BucketCentres:
+        seen.append(len(rows))
+        return fit_centres(rows, *given)
+
+    monkeypatch.setattr(adaptation, "fit_centres", watched)
+    monkeypatch.setattr(adaptation, "PER_BUCKET", 3)
+    encoder, rows = make("mlp"), np.random.default_rng(0).normal(size=(200, 4))
+    codes = np.zeros((200, 2), np.int32)
+    adapt_encoder(encoder, rows, codes)
+    assert adaptation.sample_size(11, 4) == seen[0] == 33
+    monkeypatch.setattr(adaptation, "SAMPLE_BYTES", 1)
+    monkeypatch.setattr(adaptation, "LEAST_PER_BUCKET", 2)
+    assert adaptation.sample_size(11, 4) == 22
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(100, DIM)).astype(np.float32)
+    codes = rng.integers(0, BUCKETS, (100, 2)).astype(np.int32)
+    whole = fit_centres(rows, codes, BUCKETS)
+    monkeypatch.setattr(bucket_centres, "BLOCK", 7)
+    np.testing.assert_allclose(fit_centres(rows, codes, BUCKETS).points, whole.points, atol=1e-5)
+
+
+def test_the_callers_seeds_are_left_alone() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    encoder = make("mlp")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    adapt_encoder(encoder, rows, [[0, 1]] * 20)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (np.zeros((3, 5)), {}, r"embeddings have shape \(3, 5\); expected one row or more of 4"),
+        (np.zeros((0, 4)), {}, r"embeddings have shape \(0, 4\)"),
+        (np.full((3, 4), np.nan), {}, r"embeddings\[0, 0\] is nan"),
+        (np.zeros((3, 4)), {"codes": [[0]]}, r"codes have shape \(1, 1\)"),
+        (np.zeros((3, 4)), {"codes": [[0.5]] * 3}, "dtype float64; expected whole numbers"),
+        (np.zeros((3, 4)), {"codes": [[11]] * 3}, "expected buckets of this encoder, 0 to 10"),
+        (np.zeros((3, 4)), {"metric": "hamming"}, "metric is 'hamming'; expected"),
+        (np.zeros((3, 4)), {"seed": -1}, "seed is -1"),
+        (np.zeros((3, 4)), {}, "takes vectors, not embeddings, .* encode the items, or adapt"),
+    ],
+)
+def test_mistakes_say_what_to_do(rows: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        adapt_encoder(make("mlp"), rows, **options)
+
+
+def test_networks_that_take_what_nobody_makes_are_refused() -> None:
+    network, other = EmbeddingNetwork(BaseEmbeddings(3), 11), make("mlp")
+    with pytest.raises(InputError, match=r"embeddings of 3 numbers, but the base makes 4"):
+        Encoder(other.base, network, other.preprocessing, 1)
+    with pytest.raises(InputError, match="but there is no base network"):
+        Encoder(None, network, other.preprocessing, 1)
+    with pytest.raises(InputError, match="the base network takes embeddings"):
+        Encoder(EmbeddingNetwork(BaseEmbeddings(3), 4), other.hash, other.preprocessing, 1)
