@@ -208,7 +208,7 @@ def main() -> None:
     for name, items in (("test", splits.test), ("train", splits.train)):
         made = runs.encodings.features(items, name, base)
         with torch.inference_mode():
-            embeddings = base.finish(torch.from_numpy(made)).numpy()
+            embeddings = base.finish(torch.from_numpy(np.array(made))).numpy()
         sides[name] = Side(made, embeddings, classifier.scores(embeddings), items.labels)
     tables: dict[str, list[str]] = {name: [] for name in sides}
     rows = rows_of(sides, features, base, classifier.weights, given.seeds)

@@ -51,17 +51,6 @@ def test_outputs_are_largest_for_the_nearest_centres(offset: float, active: int)
     np.testing.assert_array_equal(np.sort(made)[sure], np.sort(wanted)[sure])
 
 
-def test_a_transform_is_folded_into_the_layer() -> None:
-    rng = np.random.default_rng(1)
-    transform, points = rng.normal(size=(3, DIM)), rng.normal(size=(BUCKETS, 3))
-    rows = rng.normal(size=(300, DIM)).astype(np.float32)
-    weights, biases = BucketCentres(points, np.zeros(BUCKETS, np.bool_), transform).layer()
-    far = squares(rows @ transform.T, points)
-    sure = clear(far, 1, 1.0)
-    made = (rows @ weights.T + biases).argmax(axis=1)
-    np.testing.assert_array_equal(made[sure], far.argmin(axis=1)[sure])
-
-
 def test_directions_do_not_depend_on_lengths() -> None:
     rng = np.random.default_rng(2)
     points = rng.normal(size=(BUCKETS, DIM)) * rng.uniform(0.1, 9, (BUCKETS, 1))

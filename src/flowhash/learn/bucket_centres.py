@@ -18,21 +18,18 @@ class BucketCentres:
     """The centres of buckets.
 
     Attributes:
-        points: the centre of each bucket [d, m], in the space of ``transform``.
+        points: the centre of each bucket [d, dim].
         idle: which buckets no item is nearest to [d]; a query opens them last.
-        transform: a matrix A [m, dim]: what counts is the distance of A x from the points. None is
-            the embeddings' own space.
     """
 
     points: NDArray[np.float64]
     idle: NDArray[np.bool_]
-    transform: NDArray[np.float64] | None = None
 
     def layer(self, directions: bool = False) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Weights [d, dim] and biases [d] of a linear layer whose largest outputs are the nearest.
 
-        The output of bucket j is s·(A x·c_j - |c_j|²/2) but for a number that all buckets have in
-        common: of A x·c_j the part of the centres' mean is left out, so that embeddings far from
+        The output of bucket j is s·(x·c_j - |c_j|²/2) but for a number that all buckets have in
+        common: of x·c_j the part of the centres' mean is left out, so that embeddings far from
         zero lose no digits. Twins of other centres, which idle buckets may be, come behind them.
 
         Args:
@@ -50,8 +47,6 @@ class BucketCentres:
             biases = -0.5 * (weights * (points + middle)).sum(axis=1)
         widest = float(np.square(weights).sum(axis=1).max())
         biases[self.idle] -= 4.0 * widest or 1.0
-        if self.transform is not None:
-            weights = weights @ self.transform
         scale = float(np.linalg.norm(weights, axis=1).max()) or 1.0
         return (weights / scale).astype(np.float32), (biases / scale).astype(np.float32)
 
