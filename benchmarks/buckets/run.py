@@ -26,8 +26,8 @@ from flowhash.codes import ordered_buckets
 from flowhash.data import Splits, cifar100
 from flowhash.evaluate.reproduction.experiment_plan import make_plan
 from flowhash.evaluate.reproduction.trained_networks import Trainings
-from flowhash.learn import train, vector_settings
-from flowhash.networks import EmbeddingNetwork, build_backbone
+from flowhash.learn import hash_start, train, vector_settings
+from flowhash.networks import EmbeddingNetwork, build_backbone, run_networks
 from flowhash.quality import search_quality
 
 TOPS = (1, 4, 16)
@@ -55,11 +55,13 @@ and the standard deviation behind ±. Everything ranks by the trunk's embedding 
 item is searched among the others of its table: the 10,000 test images, or the 45,000 that were
 trained on, which no method finds as hard as new ones.
 
-*Classifier*: the trunk's own, whose classes are the buckets. *VQ*: k-means of FAISS on the items of
-the table, or on the training images, the best of {starts} starts. An item is in k buckets, and a
-query opens k. *Used* are buckets that hold an item of the table, *variation* is the standard
-deviation of what they hold over its mean. *Second bucket*: bits that an item's second bucket adds
-to what its first one says; a copy of the first grouping would add none.
+*Start, zero steps*: that start alone, before anything is learned, and without the order of buckets
+by class. *Classifier*: the trunk's own, whose classes are the buckets. *VQ*: k-means of FAISS on
+the items of the table, or on the training images, the best of {starts} starts. An item is in k
+buckets, and a query opens k. *Used* are
+buckets that hold an item of the table, *variation* is the standard deviation of what they hold over
+its mean. *Second bucket*: bits that an item's second bucket adds to what its first one says; a copy
+of the first grouping would add none.
 
 {tables}
 """
@@ -128,8 +130,9 @@ def flow_scores(
     directions: NDArray[np.float32],
     sides: dict[str, Side],
     sizes: tuple[int, int, int],
+    trained: bool = True,
 ) -> dict[str, NDArray[np.float32]]:
-    """What a head of d buckets, k and a seed makes of each side; see `sizes`."""
+    """What a head of d buckets, k and a seed makes of each side, or its start; see `sizes`."""
     buckets, active, seed = sizes
     settings = vector_settings(features.train.labels, buckets, active=active, seed=seed)
     weight = {"class_weight": CLASS_WEIGHTS[buckets]}
@@ -137,11 +140,13 @@ def flow_scores(
     plain = build_backbone({"name": "linear", "inputs": base.backbone.features})
     last = EmbeddingNetwork(plain, base.outputs, base.unit)
     last.head.load_state_dict(base.head.state_dict())
-    encoder = train(features, settings, None, base=last, directions=directions, quiet=True)
-    return {
-        name: encoder.encode(side.features, 5_000, "cpu").activations
-        for name, side in sides.items()
-    }
+    if trained:
+        network = train(features, settings, None, base=last, directions=directions, quiet=True).hash
+    else:
+        network = hash_start(features, settings, last, directions, "cpu")
+    blocks = [side.features for side in sides.values()]
+    found = run_networks([network], blocks, torch.device("cpu"))
+    return {name: made for name, [made] in zip(sides, found, strict=True)}
 
 
 def rows_of(
@@ -165,13 +170,14 @@ def rows_of(
                 scores = means_scores(fitted, side.embeddings, buckets)
                 row = f"VQ, fitted {where}"
                 yield name, buckets, active, row, [side.measured(scores, active)]
-        made = [
-            flow_scores(features, base, directions, sides, (buckets, active, seed))
-            for seed in range(seeds)
-        ]
-        for name, side in sides.items():
-            figures = [side.measured(each[name], active) for each in made]
-            yield name, buckets, active, "**FlowHash**", figures
+        for row, trained in (("start, zero steps", False), ("**FlowHash**", True)):
+            made = [
+                flow_scores(features, base, directions, sides, (buckets, active, seed), trained)
+                for seed in range(seeds)
+            ]
+            for name, side in sides.items():
+                figures = [side.measured(each[name], active) for each in made]
+                yield name, buckets, active, row, figures
 
 
 def cells(figures: Any) -> list[str]:
