@@ -36,7 +36,14 @@ def test_the_steps_are_bounded_and_few_for_little_data() -> None:
     ]
     assert steps[0] == 200
     assert 200 < steps[1] <= steps[2] == 1_500
-    assert vector_settings(np.arange(300), 256).hash.start == "random"  # more classes than buckets
+    assert vector_settings(np.arange(300), 256).hash.start == "classes"  # several share a bucket
+    assert vector_settings(np.arange(300), 256, (64,)).hash.start == "random"
+
+
+def test_a_batch_of_many_classes_has_more_of_them() -> None:
+    few, many = (vector_settings(np.arange(8 * n) % n, 512).hash for n in (1_000, 2_000))
+    assert (few.classes, few.items) == (64, 4)
+    assert (many.classes, many.items) == (256, 2)
 
 
 @given(items=st.integers(2, 10**7), classes=st.integers(2, 20_000))

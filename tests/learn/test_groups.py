@@ -17,7 +17,13 @@ from flowhash.codes import assign_codes
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import Coder, Settings, Stage, best_validation, make_loss, train
-from flowhash.learn.class_groups import even_means, given_groups, shared_out, split_classes
+from flowhash.learn.class_groups import (
+    even_halves,
+    even_means,
+    given_groups,
+    shared_out,
+    split_classes,
+)
 from flowhash.learn.losses import CodeLoss
 from flowhash.learn.stages import ORDER_WEIGHTS
 from flowhash.networks import BucketOrder
@@ -77,6 +83,24 @@ def test_sizes_differ_by_one_item_at_most(items: int, count: int) -> None:
     assert (loads.min(), loads.max()) == (items // count, -(-items // count))
 
 
+@given(st.integers(0, 10**6), st.integers(1, 90), st.integers(1, 40))
+def test_halves_of_halves_are_even(seed: int, items: int, count: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(items, 3))
+    loads = np.bincount(even_halves(vectors, count), minlength=count)
+    assert len(loads) == count
+    assert (loads.min(), loads.max()) == (items // count, -(-items // count))
+
+
+def test_halves_of_halves_are_clusters() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.permutation(np.repeat(np.arange(16), 5))
+    middles = 10 * rng.normal(size=(16, 12))
+    found = even_halves(middles[truth] + 0.1 * rng.normal(size=(80, 12)), 16)
+    assert len(set(zip(truth.tolist(), found.tolist(), strict=True))) == 16
+    same = even_halves(np.ones((30, 2)), 3)  # nothing to tell them apart by
+    assert np.bincount(same).tolist() == [10, 10, 10]
+
+
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
@@ -129,6 +153,33 @@ def test_shares_are_counted_over_all_groups() -> None:
     every = coder.shares(np.arange(3), 5)
     np.testing.assert_allclose(every, [[1, 1, 0.5, 0, 0], [0, 0, 0.5, 1, 0], [0, 0, 0, 0, 0]])
     np.testing.assert_allclose(coder.shares(np.array([1]), 5), every[1:2])
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_buckets_of_classes_are_the_shares_without_their_zeros(seed: int, active: int) -> None:
+    """Written into a matrix they are the same, and so is the loss."""
+    rng = np.random.default_rng(seed)
+    groups, buckets, batch = 9, 5, 7
+    coder = Coder(active, 0.5, np.sort(rng.integers(0, 4, groups)))
+    coder.chosen = np.stack([rng.permutation(buckets)[:active] for _ in range(groups)])
+    coder.chosen = coder.chosen.astype(np.int32)
+    coder.chosen[rng.random(groups) < 0.2] = -1  # not seen yet
+    here = np.unique(coder.owners)[:: rng.integers(1, 3)]
+    places, parts = coder.class_buckets(here)
+    dense = np.zeros((len(here), buckets), np.float32)
+    np.add.at(dense, (np.arange(len(here))[:, None], places), parts)
+    np.testing.assert_allclose(dense, coder.shares(here, buckets), rtol=1e-6)
+    rows = rng.choice(np.flatnonzero(dense.sum(axis=1) > 0), batch) if dense.any() else []
+    if not len(rows):
+        return
+    outputs = torch.from_numpy(rng.normal(size=(batch, buckets)).astype(np.float32))
+    codes = torch.from_numpy(rng.integers(0, buckets, (batch, 1)))
+    given_shares = (torch.from_numpy(each[rows]) for each in (parts, places))
+    loss = make_loss("codes")
+    few = loss(outputs, torch.arange(batch), codes, *given_shares)
+    every = loss(outputs, torch.arange(batch), codes, torch.from_numpy(dense[rows]))
+    assert float(few) == pytest.approx(float(every), rel=1e-5)
 
 
 @settings(max_examples=50)
@@ -243,9 +294,9 @@ def test_the_class_term_sees_the_shares_of_the_best_state(
     """The loss is given shares; the order is made of the codes that the best checkpoint has."""
     seen, forward = [], CodeLoss.forward
 
-    def watched_loss(self: Any, embeddings: Any, labels: Any, codes: Any, shares: Any) -> Any:
-        seen.append(shares)
-        return forward(self, embeddings, labels, codes, shares)
+    def watched_loss(self: Any, embeddings: Any, labels: Any, codes: Any, *shares: Any) -> Any:
+        seen.append(shares[0])
+        return forward(self, embeddings, labels, codes, *shares)
 
     monkeypatch.setattr(CodeLoss, "forward", watched_loss)
     splits, told = clouds(), group_settings(active=1)

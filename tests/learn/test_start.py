@@ -44,10 +44,38 @@ def test_each_class_begins_with_outputs_of_its_own(active: int, copies: int) -> 
     assert made[:, 3 * copies :].abs().mean() < wanted.abs().mean() / 2
 
 
-def test_refuses_fewer_buckets_than_classes_and_other_lengths() -> None:
+@pytest.mark.parametrize("added", [0, 1])
+def test_near_classes_begin_together_where_there_are_more_than_buckets(added: int) -> None:
+    """Twelve classes around four corners, in another order: each corner has a bucket."""
+    rng = np.random.default_rng(0)
+    corners = rng.permutation(np.repeat(np.arange(4), 3))
+    directions = np.eye(4, 4 + added)[corners] + 0.05 * rng.normal(size=(12, 4 + added))
+    base = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": 4}), None)
+    hashing = network(4, 4)
+    start_at_classes(hashing, base, torch.from_numpy(directions.astype(np.float32)), 2)
+    with torch.no_grad():
+        buckets = hashing.head(torch.from_numpy(directions[:, :4].astype(np.float32))).argmax(1)
+    assert len(set(zip(corners.tolist(), buckets.tolist(), strict=True))) == 4
+    assert sorted(np.bincount(buckets.numpy())) == [3, 3, 3, 3]
+
+
+def test_many_classes_use_all_buckets_evenly_from_the_first_step(tmp_path: Path) -> None:
+    """Sixty classes in sixteen buckets, one tiny step each; at random many would be empty."""
+    splits = clouds(classes=60, items=8, noise=0.2)
+    found = {}
+    for start in ("random", "classes"):
+        stage = Stage("codes", 16, 60, 4, 1, rate=1e-6, start=start)
+        linear = {"name": "linear"}
+        told = replace(vector_settings(base=None), backbone=linear, hash=stage, penalty=5.0)
+        train(splits, told, tmp_path / start, quiet=True)
+        found[start] = [line for line in lines(tmp_path / start) if line.get("validation")][-1]
+    assert found["classes"]["empty_buckets"] == 0
+    assert found["classes"]["load_variation"] < 0.8 * found["random"]["load_variation"]
+    assert found["classes"]["suf"] > found["random"]["suf"]
+
+
+def test_refuses_directions_of_other_lengths() -> None:
     base = network(6, 4)
-    with pytest.raises(InputError, match="3 classes for 2 buckets"):
-        start_at_classes(network(6, 2), base, torch.zeros(3, 4), 1)
     with pytest.raises(InputError, match="have 6 numbers; expected 4"):
         start_at_classes(network(6, 8), base, torch.zeros(3, 6), 1)
     plain = EmbeddingNetwork(build_backbone({"name": "linear", "inputs": 6}), None)

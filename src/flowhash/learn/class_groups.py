@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +15,7 @@ from flowhash.errors import InputError
 ROUNDS = 20  # of k-means with even loads, inside a class
 SAMPLE = 2_048  # items of a class that centres are found on, and that are assigned at once
 LEAST = 2  # items of a group, so that it has a pair
+TURNS = 8  # of two means, in a halving
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +150,41 @@ def even_means(
         inside[block] = _even(_centred(vectors, block, middle), centres, loads)
         loads += np.bincount(inside[block], minlength=count)
     return inside
+
+
+def even_halves(vectors: NDArray[np.floating[Any]], count: int) -> NDArray[np.int64]:
+    """Which of ``count`` clusters each vector is in [n]; their sizes differ by one at most.
+
+    Vectors are halved, and the halves again, each time by two means whose parts have the sizes that
+    are wanted. It takes n log(count) steps, where ``even_means`` takes n · count and a flow: for
+    thousands of clusters of few vectors each, which need not be the best.
+    """
+    inside = np.zeros(len(vectors), np.int64)
+    parts = [(np.arange(len(vectors)), 0, count)]
+    while parts:
+        rows, first, wanted = parts.pop()
+        if wanted == 1 or not len(rows):
+            inside[rows] = first
+            continue
+        few = wanted // 2
+        each, rest = divmod(len(rows), wanted)
+        lower = _lower(np.asarray(vectors[rows], np.float64), each * few + rest * few // wanted)
+        parts += [(rows[lower], first, few), (rows[~lower], first + few, wanted - few)]
+    return inside
+
+
+def _lower(rows: NDArray[np.float64], size: int) -> NDArray[np.bool_]:
+    """Which ``size`` of the rows are nearer to one of two means than the others are [n]."""
+    far = np.square(rows - rows.mean(axis=0)).sum(axis=1)
+    way = rows[far.argmax()] - rows.mean(axis=0)
+    lower = np.zeros(len(rows), bool)
+    for _ in range(TURNS):
+        before, lower = lower, np.zeros(len(rows), bool)
+        lower[np.argsort(rows @ way, kind="stable")[:size]] = True
+        if np.array_equal(before, lower) or not 0 < size < len(rows):
+            break
+        way = rows[~lower].mean(axis=0) - rows[lower].mean(axis=0)
+    return lower
 
 
 def _centred(

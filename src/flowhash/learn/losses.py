@@ -199,6 +199,7 @@ class CodeLoss(MetricLoss):
         labels: Tensor,
         codes: Tensor | None = None,
         shares: Tensor | None = None,
+        buckets: Tensor | None = None,
     ) -> Tensor:
         """The mean over items of both terms.
 
@@ -208,13 +209,16 @@ class CodeLoss(MetricLoss):
             codes: the buckets of each item [B, k].
             shares: what of each bucket is the item's class's [B, d], from 0 to 1; None leaves the
                 second term out.
+            buckets: the shares are those of these only [B, n], and [B, n] themselves: few of
+                thousands are not zero. One that comes twice has the sum of both.
         """
         if codes is None:
             raise InputError('the loss "codes" is one of stage 2: stage 1 has no codes')
         likely = functional.log_softmax(embeddings, 1)
         value = -likely.gather(1, check_codes(embeddings, codes)).mean()
         if shares is not None and self.class_weight:
-            value = value - self.class_weight * (likely + shares.log()).logsumexp(1).mean()
+            held = likely if buckets is None else likely.gather(1, buckets)
+            value = value - self.class_weight * (held + shares.log()).logsumexp(1).mean()
         return value
 
 

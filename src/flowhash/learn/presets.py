@@ -42,6 +42,7 @@ HIDDEN = (512,)  # layers of vectors, where none is too few
 BATCH = 256  # vectors in a training batch, about
 CLASSES = 64  # of a batch, at most
 LEAST_ITEMS, MOST_ITEMS = 4, 16  # of a class or group in a batch
+MANY, MANY_CLASSES, MANY_ITEMS = 1_024, 256, 2  # classes or groups, above which a batch has these
 # How often the steps see each vector, and bounds of the steps; by whether there are hidden layers.
 ROUNDS, LEAST_STEPS, MOST_STEPS = {False: 8, True: 24}, {False: 200, True: 800}, 1_500
 VECTOR_RATES = {"classes": 3e-3, "random": 5e-3}  # by where the last layer starts
@@ -221,8 +222,9 @@ def vector_settings(
 ) -> Settings:
     """Settings for vectors that rank as they are; the steps are bounded, so that many are quick.
 
-    Where there are as many buckets as classes, and no layers before the last, it starts at Fisher's
-    discriminant: a good place that takes a second to compute.
+    Where there are no layers before the last, it starts at Fisher's discriminant, of near classes
+    together where there are more of them than buckets: a good place that takes a second to compute.
+    Of more than a thousand classes a batch has more, or each would come too rarely.
 
     Args:
         labels: of the vectors [n].
@@ -239,10 +241,12 @@ def vector_settings(
     grouped = max(count, min(buckets, len(labels) // 2)) if groups == "auto" else count
     classes = min(CLASSES, grouped)
     each = int(np.clip(BATCH // classes, LEAST_ITEMS, MOST_ITEMS))
+    if grouped > MANY:
+        classes, each = MANY_CLASSES, MANY_ITEMS
     if steps is None:
         wanted = ROUNDS[bool(hidden)] * len(labels) // (classes * each)
         steps = int(np.clip(wanted, LEAST_STEPS[bool(hidden)], MOST_STEPS))
-    start = "classes" if buckets >= count and not hidden else "random"
+    start = "random" if hidden else "classes"
     stage = Stage(
         loss=loss,
         loss_options=VECTOR_LOSSES.get(loss, {}),

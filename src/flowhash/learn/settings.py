@@ -68,8 +68,8 @@ class Stage:
         head_decay: weight decay of the last layer's weights.
         start: of stage 2's last layer: "random", drawn as every last layer is (Glorot uniform);
             "small", drawn from a truncated normal of σ = 0.01, as the authors did for ImageNet; or
-            "classes", which begins with outputs of its own for each class. See
-            ``flowhash.learn.stages``.
+            "classes", which begins with outputs of its own for each class, or for near classes
+            together where there are more of them. See ``flowhash.learn.stages``.
     """
 
     loss: str

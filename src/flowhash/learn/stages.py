@@ -20,6 +20,7 @@ from flowhash.learn.batches import Batches, Sample
 from flowhash.learn.class_groups import (
     LEAST,
     ClassGroups,
+    even_halves,
     given_groups,
     shared_out,
     split_classes,
@@ -167,7 +168,6 @@ class Stages:
             raise InputError(
                 f"directions have shape {given.shape}; expected [{count}, m], one for each {named}"
             )
-        _check_room(count, stage.outputs)
 
     def base(
         self,
@@ -497,7 +497,9 @@ def start_at_classes(
     """Give each class outputs that are large for it: products with its direction in the base.
 
     A class gets as many outputs as there are for each, at most k, so that its items begin with a
-    code of their own; Algorithm 1 goes on from there. What is left starts small, at random.
+    code of their own; Algorithm 1 goes on from there. What is left starts small, at random. Where
+    there are more classes than outputs, classes of near directions share one, which starts at
+    their mean; as many classes share each, but for one.
 
     Args:
         network: the hash network; its last layer is set. Its backbone is a copy of the base's, or
@@ -508,16 +510,17 @@ def start_at_classes(
         active: k.
 
     Raises:
-        InputError: fewer outputs than classes, or layers between the vectors and the last one.
+        InputError: directions of another length, or layers between the vectors and the last one.
     """
-    classes = len(directions)
-    _check_room(classes, network.outputs)
     assert isinstance(network.head, nn.Linear)
     if directions.shape[1] - base.outputs not in (0, 1):
         raise InputError(
             f"the directions of the classes have {directions.shape[1]} numbers; expected "
             f"{base.outputs}, as the base embedding has, or one more to add"
         )
+    if len(directions) > network.outputs:
+        directions = _shared(directions, network.outputs, base.outputs)
+    classes = len(directions)
     weights, added = _scores(network, base, directions.to(network.head.weight))
     copies = min(active, network.outputs // classes)
     with torch.no_grad():
@@ -528,12 +531,11 @@ def start_at_classes(
             network.head.bias[rows] = added
 
 
-def _check_room(classes: int, outputs: int) -> None:
-    if outputs < classes:
-        raise InputError(
-            f'start is "classes", but there are {classes} classes for {outputs} buckets; choose as '
-            'many buckets at least, or start="random"'
-        )
+def _shared(directions: Tensor, count: int, length: int) -> Tensor:
+    """The mean directions of ``count`` clusters of classes, by the first ``length`` numbers."""
+    inside = torch.from_numpy(even_halves(directions[:, :length].cpu().numpy(), count))
+    sums = torch.zeros(count, directions.shape[1]).index_add_(0, inside, directions.cpu().float())
+    return sums / torch.bincount(inside, minlength=count)[:, None]
 
 
 def _scores(

@@ -139,6 +139,34 @@ class Coder:
             np.add.at(found, (rows[known], codes[known]), 1)
         return np.asarray(found / np.maximum(loads, 1), np.float32)
 
+    def class_buckets(
+        self, classes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The buckets of some classes' groups, and what of each is the group's [classes, most].
+
+        It is ``shares`` without the zeros, of which there are thousands for each number where there
+        are thousands of buckets. A bucket that several groups of a class have comes once for each;
+        rows that are shorter than the longest end with shares of zero.
+
+        Args:
+            classes: ascending, each once.
+        """
+        assert self.owners is not None
+        assert self.chosen is not None
+        known = self.chosen[self.chosen >= 0]
+        loads = np.maximum(np.bincount(known, minlength=1), 1)
+        groups = np.flatnonzero(np.isin(self.owners, classes))
+        rows = np.searchsorted(classes, self.owners[groups])
+        order = np.argsort(rows, kind="stable")
+        groups, rows = groups[order], rows[order]
+        places = np.arange(len(rows)) - np.searchsorted(rows, rows)  # of a group in its class
+        shape = (len(classes), int(places.max()) + 1, self.active)
+        buckets, shares = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
+        codes = self.chosen[groups]
+        buckets[rows, places] = np.maximum(codes, 0)
+        shares[rows, places] = np.where(codes >= 0, 1 / loads[np.maximum(codes, 0)], 0)
+        return buckets.reshape(len(classes), -1), shares.reshape(len(classes), -1)
+
     def report(
         self,
         codes: NDArray[np.int64],
@@ -326,13 +354,13 @@ class _Loop:
         return value, embeddings, codes
 
     def _shares(self, batch: TrainingBatch, embeddings: Tensor) -> list[Tensor]:
-        """How much of each bucket is each item's class's [B, d], for the one loss that asks."""
+        """What of which buckets is each item's class's [B, …], for the one loss that asks."""
         coder = self.run.coder
         if not isinstance(self.run.loss, CodeLoss) or coder is None or coder.owners is None:
             return []
         classes, places = np.unique(coder.owners[batch.labels], return_inverse=True)
-        found = coder.shares(classes, embeddings.shape[1])[places]
-        return [torch.from_numpy(found).to(embeddings.device)]
+        buckets, shares = coder.class_buckets(classes)
+        return [torch.from_numpy(part[places]).to(embeddings.device) for part in (shares, buckets)]
 
     def _log(
         self, loss: float, rate: float, batch: TrainingBatch, embeddings: Tensor, codes: Any

@@ -1,0 +1,1 @@
+"""Ten thousand classes: the Hangul syllables in several faces."""

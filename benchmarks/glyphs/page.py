@@ -1,0 +1,271 @@
+"""The page of the glyphs, from the figures that a run kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+PAGE = """\
+# Ten thousand classes, measured
+
+Written by the command below; do not edit by hand. Machine: {machine}.
+
+<!-- not run: some twenty minutes on two quiet cores -->
+```sh
+python -m benchmarks.glyphs.run FONTS --out RUN --steps {steps} --head-steps {head_steps} \\
+  --renderings {renderings} --seeds {seeds} --pecos PYTHON
+```
+
+The 11,172 Hangul syllables in {count} faces of Debian's font packages ({faces}), as
+grey pictures of 32 × 32 pixels, shifted by up to 2 pixels, scaled by 0.85 to 1.15 and blurred, all
+at random. They are printed letters, cleaner than photographs or handwriting, and made of few parts:
+the unseen characters consist of letters that were seen in others. A fifth of the characters,
+{unseen:,}, is held out, and so is the last face; {seen:,} characters are seen.
+
+One trunk for all methods: four convolutions and a dense layer, {dim} numbers of length one, trained
+by a softmax over the seen characters in all faces but the last, {steps:,} steps of 256 pictures,
+one seed, then held still. It is small and trained for minutes, not the best that could be had. What
+is compared are heads on its embedding, by which everything ranks. Heads take {head_steps:,} steps
+of 512 items, but where a row says otherwise. Nothing was chosen on the queries of these tables;
+FlowHash's settings were tried on further pictures of seen characters ("validation" below).
+
+*SUF* is items in the table over items scanned; *Pr@K* the share of the K nearest found that are the
+same character, in percent; *used* the share of the buckets that hold an item of the table; *items*
+the variation (standard deviation over mean) of how many items they hold, *codes* that of how many
+classes have them as their code. *Parameters* are the head's numbers that were learned from labels.
+*Seconds* are of one processor's time, in the head's training, on a machine where others worked too;
+*solver* is milliseconds a step of it in which codes are found. An item is in k buckets, a query
+opens k.
+
+- *Softmax*: the seen characters are the buckets. *Trunk's own* is what the trunk was trained with;
+  *fresh* is a linear layer trained like the other heads.
+- *Random hashing* (as MACH has it, with one table): each class has k of the {buckets:,} buckets by
+  lot.
+- *k-means*: FAISS, {buckets:,} means, ten turns, fitted on the items of the table or on the
+  training items, which are the table of the seen characters.
+- *FlowHash*: `vector_settings(labels, {buckets})`, {heads}; means, and the standard deviation
+  behind ±. *Random start, 64 classes a batch* is what it was before this page, twice the steps of
+  half the items.
+
+{verdicts}
+
+{tables}{loads}{pecos}"""
+TITLES = {
+    "new": "Seen characters, new pictures in the faces that were trained on",
+    "face": "Seen characters in the face that was held out",
+    "unseen": "Unseen characters, searched among themselves",
+}
+ROWS = {
+    "trunk": "softmax, trunk's own",
+    "softmax": "softmax, fresh",
+    "mach": "random hashing",
+    "means-train": "k-means, fitted on train",
+    "means-table": "k-means, fitted on the table",
+    "before": "FlowHash, random start, 64 classes a batch",
+    "flow": "**FlowHash**",
+}
+
+
+def page_of(values: dict[str, Any], machine: str, seeds: int) -> str:
+    """The whole page; what was not measured is left out."""
+    made = len(_seeds(values, "new", "flow", 1))
+    given = {
+        **values["about"],
+        "machine": machine,
+        "count": len(values["about"]["faces"]),
+        "faces": ", ".join(values["about"]["faces"]),
+        "seeds": seeds,
+        "heads": f"{made} seeds of the head" if made > 1 else "one seed of the head",
+        "verdicts": _verdicts(values),
+        "tables": "".join(_table(values, side) for side in TITLES),
+        "loads": _loads(values),
+        "pecos": _pecos(values),
+    }
+    return PAGE.format(**given).rstrip() + "\n"
+
+
+def _place(side: str) -> str:
+    return "unseen" if side == "unseen" else "seen"
+
+
+def _seeds(values: dict[str, Any], side: str, name: str, active: int) -> list[dict[str, float]]:
+    start = f"{_place(side)}/{name}{active}-"
+    return [found[side] for key, found in values.items() if key.startswith(start)]
+
+
+def _found(values: dict[str, Any], side: str, name: str, active: int) -> list[dict[str, float]]:
+    """Figures of a row, one for each seed; none where it was not measured."""
+    if name in ("flow", "before"):
+        return _seeds(values, side, name, active)
+    key = f"{_place(side)}/{name}{active if name == 'mach' else ''}/{active}"
+    return [values[key][side]] if key in values else []
+
+
+def _facts(values: dict[str, Any], name: str, active: int) -> list[dict[str, Any]]:
+    if name in ("flow", "before"):
+        start = f"{name}{active}-"
+        return [found for key, found in values.items() if key.startswith(start)]
+    found = values.get(f"mach{active}" if name == "mach" else name)
+    return [] if found is None else [found]
+
+
+def _table(values: dict[str, Any], side: str) -> str:
+    about = values["about"]
+    searched = about["sizes"]["unseen" if side == "unseen" else "train"]
+    whole = values.get(f"{_place(side)}/exhaustive", {}).get(side, {})
+    tops = [name for name in ("pr1", "pr4", "pr16") if name in whole]
+    titles = [f"Pr@{name[2:]}" for name in tops]
+    columns = ["d", "k", "method", "SUF", *titles, "used", "items", "codes"]
+    columns += ["parameters", "seconds", "solver"]
+    lines = [
+        f"## {TITLES[side]}",
+        "",
+        f"{searched:,} items, {about['asked'][side]:,} queries."
+        + (" Each item is searched among the others." if side == "unseen" else ""),
+        "",
+        "| " + " | ".join(columns) + " |",
+        "|" + "|".join("---" if name == "method" else "---:" for name in columns) + "|",
+    ]
+    if whole:
+        cells = ["", "", "exhaustive", "1.0", *(f"{whole[top]:.2f}" for top in tops)]
+        lines.append("| " + " | ".join([*cells, *[""] * 6]) + " |")
+    for active in (1, 2):
+        for name, words in ROWS.items():
+            found = _found(values, side, name, active)
+            if found:
+                lines.append(_line(values, side, (name, words, active), tops))
+    return "\n".join(lines) + "\n\n"
+
+
+def _line(values: dict[str, Any], side: str, row: tuple[str, str, int], tops: list[str]) -> str:
+    name, words, active = row
+    found, facts = _found(values, side, name, active), _facts(values, name, active)
+    about = values["about"]
+    buckets = about["seen"] if name in ("trunk", "softmax") else about["buckets"]
+    cells = [f"{buckets:,}", str(active), words, _mean(found, "suf", 1)]
+    cells += [_mean(found, top, 2) for top in tops]
+    cells += [_mean(found, "used", 1), _mean(found, "variation", 2)]
+    if name in ("trunk", "softmax"):
+        cells.append("0" if active == 1 else "")
+        facts = [{**each, "codes_variation": None} for each in facts]
+    else:
+        cells.append(_mean(facts, "codes_variation", 2))
+    cells += [_mean(facts, "parameters", 0), _mean(facts, "seconds", 0), _mean(facts, "solver", 0)]
+    if name == "trunk":
+        cells[-2] = ""  # it came with the trunk
+    return "| " + " | ".join(cells) + " |"
+
+
+def _mean(found: list[dict[str, Any]], name: str, digits: int) -> str:
+    values = [each[name] for each in found if each.get(name) is not None]
+    if not values:
+        return ""
+    text = f"{np.mean(values):,.{digits}f}"
+    if len(values) > 1 and np.std(values) > 0:
+        text += f" ± {np.std(values, ddof=1):.{digits}f}"
+    return text
+
+
+def at_scan(values: dict[str, Any], speed_up: float, name: str) -> float | None:
+    """The best that IVF finds at a SUF: lists and probes as they come, on a line between them."""
+    best: list[float] = []
+    curves: dict[str, list[dict[str, float]]] = {}
+    for key, found in values.items():
+        if key.startswith("unseen/lists-"):
+            curves.setdefault(key.split("/")[1], []).append(found["unseen"])
+    for curve in curves.values():
+        curve.sort(key=lambda each: each["suf"])
+        if curve[0]["suf"] <= speed_up <= curve[-1]["suf"]:
+            scans = [np.log(each["suf"]) for each in curve]
+            best.append(float(np.interp(np.log(speed_up), scans, [each[name] for each in curve])))
+    return max(best) if best else None
+
+
+def _verdicts(values: dict[str, Any]) -> str:
+    """The bars, each with its figures, met or missed."""
+    about, lines = values["about"], []
+    for active in (1, 2):
+        flow = _found(values, "new", "flow", active)
+        rival = _found(values, "new", "trunk", active)
+        fresh = _found(values, "new", "softmax", active)
+        if flow and rival:
+            ours = float(np.mean([each["pr1"] for each in flow]))
+            best = max(each["pr1"] for each in (*rival, *fresh))
+            share = about["buckets"] / about["seen"]
+            lines.append(
+                f"Seen characters, k = {active}: Pr@1 {ours:.2f} against {best:.2f} of the better "
+                f"softmax's classes as buckets, with {100 * share:.1f} % of its head's parameters: "
+                f"**{'met' if ours >= best - 1 else 'missed'}** (within one point; a fifth of the "
+                f"parameters would be {about['seen'] // 5:,} buckets)."
+            )
+        flow = _found(values, "unseen", "flow", active)
+        if flow:
+            ours = float(np.mean([each["pr1"] for each in flow]))
+            speed_up = float(np.mean([each["suf"] for each in flow]))
+            theirs = at_scan(values, speed_up, "pr1")
+            if theirs is not None:
+                lines.append(
+                    f"Unseen characters, k = {active}: Pr@1 {ours:.2f} at SUF {speed_up:.0f}, "
+                    f"where IVF has {theirs:.2f} (the best of 1,024 to 4,096 lists and 1 to 8 of "
+                    f"them opened, fitted on the table, on a line between its points): "
+                    f"**{'met' if ours >= theirs else 'missed'}**."
+                )
+        every = values.get(f"all{active}-0")
+        if every:
+            met = every["codes_used"] >= 95 and every["codes_variation"] <= 0.35
+            lines.append(
+                f"All 11,172 characters as classes, k = {active}: their codes use "
+                f"{every['codes_used']:.1f} % of the buckets, variation "
+                f"{every['codes_variation']:.2f}: **{'met' if met else 'missed'}** (95 %, 0.35)."
+            )
+    text = "\n".join(f"- {line}" for line in lines)
+    return f"What was asked of it:\n\n{text}" if lines else ""
+
+
+def _loads(values: dict[str, Any]) -> str:
+    """Validation of what was tried, and IVF at other scans."""
+    lines = ["## What was tried on validation, and IVF at other scans", ""]
+    tried = [(key, found) for key, found in values.items() if "validation" in found]
+    if tried:
+        lines += ["| training | Pr@1 | SUF | buckets used | codes |", "|---|---:|---:|---:|---:|"]
+    for key, found in tried:
+        name = "".join(letter for letter in key.split("-")[0] if letter.isalpha())
+        active, seed = key.split("-")[0][-1], key.split("-")[1]
+        checked = found["validation"]
+        lines.append(
+            f"| {ROWS[name].strip('*')}, k = {active}, seed {seed} | {100 * checked['pr1']:.2f} | "
+            f"{checked['suf']:.0f} | {100 - 100 * checked['empty_buckets']:.1f} % | "
+            f"{found['codes_variation']:.2f} |"
+        )
+    curves = [(key, found) for key, found in values.items() if key.startswith("unseen/lists-")]
+    if curves:
+        lines += ["", "IVF on the unseen characters:", "", "| lists | opened | SUF | Pr@1 | Pr@4 |"]
+        lines.append("|---:|---:|---:|---:|---:|")
+    for key, measured in curves:
+        lists, opened = key.split("-")[1].split("/")
+        found = measured["unseen"]
+        lines.append(
+            f"| {int(lists):,} | {opened} | {found['suf']:.0f} | {found['pr1']:.2f} | "
+            f"{found['pr4']:.2f} |"
+        )
+    return "\n".join(lines) + "\n\n"
+
+
+def _pecos(values: dict[str, Any]) -> str:
+    """Classifiers' accuracy, without any search."""
+    lines = ["## Which character it is, by classifiers alone", ""]
+    lines += ["| classifier | new pictures | held-out face | parameters | seconds |"]
+    lines.append("|---|---:|---:|---:|---:|")
+    for name in ("trunk", "softmax"):
+        if f"accuracy/{name}" in values:
+            spent = "" if name == "trunk" else f"{values[name]['seconds']:.0f}"
+            new, face = (values[f"accuracy/{name}"][side] for side in ("new", "face"))
+            count = values[name]["parameters"]
+            lines.append(f"| {ROWS[name]} | {new:.2f} | {face:.2f} | {count:,} | {spent} |")
+    if "pecos" in values:
+        new, face, count, spent = values["pecos"]
+        lines.append(
+            f"| PECOS XR-Linear | {100 * new:.2f} | {100 * face:.2f} | {count:,.0f} | {spent:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
