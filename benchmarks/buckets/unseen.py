@@ -108,11 +108,15 @@ class Search:
         self.index.add(codes, embeddings, labels)
         own = np.flatnonzero(asked)
         self.queries = Queries(scores[asked], embeddings[asked], labels[asked], own)
+        self.found: dict[int, list[float]] = {}
 
     def figures(self, probe: int) -> list[float]:
         """SUF and precisions, in percent, where so many buckets are opened."""
-        found = measure(self.index, [self.queries], TOPS, probe=probe)
-        return [found.speed_up, *(100 * found.precision[top] for top in TOPS)]
+        if probe not in self.found:
+            found = measure(self.index, [self.queries], TOPS, probe=probe)
+            precise = [100 * found.precision[top] for top in TOPS]
+            self.found[probe] = [found.speed_up, *precise]
+        return self.found[probe]
 
 
 def rival(searches: list[Search], speed_up: float) -> list[float]:
