@@ -17,7 +17,16 @@ from torch import nn
 from torch.nn import functional
 
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
-from flowhash.learn import Checkpoints, Schedule, read_journal, train, vector_settings
+from flowhash.learn import (
+    Checkpoints,
+    Schedule,
+    Settings,
+    hash_start,
+    read_journal,
+    train,
+    vector_settings,
+)
+from flowhash.networks import EmbeddingNetwork, build_backbone
 
 BATCH, RATE = 512, 3e-3  # of the rivals' heads: as many items a step as FlowHash's, and its rate
 TURNS = 10  # of k-means
@@ -77,16 +86,20 @@ class Head:
 
 def linear_head(
     rows: NDArray[np.float32], labels: NDArray[np.int64], codes: NDArray[np.int64], buckets: int,
-    steps: int,
+    steps: int, start: NDArray[np.float32] | None = None,
 ) -> Head:  # fmt: skip
     """Cross-entropy towards given buckets of each class [classes, k]: a softmax, or MACH's.
 
-    With codes 0, 1, 2, … it is a softmax over the classes.
+    With codes 0, 1, 2, … it is a softmax over the classes. ``start`` has weights and biases
+    [d, dim + 1].
     """
     began = time.process_time()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     rng, layer = np.random.default_rng(0), nn.Linear(rows.shape[1], buckets)
+    if start is not None:
+        layer.weight.data, layer.bias.data = torch.from_numpy(start).split(rows.shape[1], 1)
+        layer.bias.data = layer.bias.data[:, 0]
     optimiser = torch.optim.Adam(layer.parameters(), RATE)
     for step in range(steps):
         for group in optimiser.param_groups:
@@ -131,6 +144,7 @@ class FlowTraining:
         seed: of the head.
         steps: of training.
         changes: of the hash stage.
+        penalty: λ, or None for its own.
     """
 
     buckets: int
@@ -138,23 +152,14 @@ class FlowTraining:
     seed: int
     steps: int
     changes: dict[str, Any] = field(default_factory=dict)
+    penalty: float | None = None
 
 
 def flow_head(
     told: FlowTraining, folder: Path, train_part: tuple[Any, Any], held_part: tuple[Any, Any]
 ) -> tuple[Head, dict[str, float]]:
     """FlowHash's last layer, and its last validation. Parts are rows and labels from 0 on."""
-    settings = vector_settings(
-        train_part[1], told.buckets, active=told.active, steps=told.steps, seed=told.seed
-    )
-    stage = replace(settings.hash, **told.changes)
-    settings = replace(settings, hash=stage, validate_every=max(50, told.steps // 3))
-    names = tuple(map(str, range(int(train_part[1].max()) + 1)))
-    parts = [
-        LabelledItems(ArrayItems(rows), labels, names, "glyphs")
-        for rows, labels in (train_part, held_part)
-    ]
-    splits = Splits(parts[0], parts[1], None, Preprocessing("vectors"))
+    settings, splits = _training(told, train_part, held_part)
     began = time.process_time()
     encoder = train(splits, settings, folder, device="cpu", quiet=True)
     kept = folder / "seconds.json"
@@ -173,6 +178,33 @@ def flow_head(
     head = Head(weights, biases, loads, seconds, 1000 * float(share) * seconds / told.steps)
     checked = [line for line in lines if line.get("validation")]
     return head, {name: checked[-1][name] for name in ("pr1", "suf", "empty_buckets")}
+
+
+def start_head(told: FlowTraining, train_part: tuple[Any, Any]) -> Head:
+    """Where FlowHash's last layer begins: no step is taken."""
+    settings, splits = _training(told, train_part, train_part)
+    plain = build_backbone({"name": "linear", "inputs": train_part[0].shape[1]})
+    began = time.process_time()
+    last = hash_start(splits, settings, EmbeddingNetwork(plain, None), device="cpu").head
+    weights, biases = (each.detach().numpy() for each in (last.weight, last.bias))
+    return Head(weights, biases, None, time.process_time() - began)
+
+
+def _training(
+    told: FlowTraining, train_part: tuple[Any, Any], held_part: tuple[Any, Any]
+) -> tuple[Settings, Splits]:
+    settings = vector_settings(
+        train_part[1], told.buckets, active=told.active, steps=told.steps, seed=told.seed,
+        penalty=told.penalty,
+    )  # fmt: skip
+    stage = replace(settings.hash, **told.changes)
+    settings = replace(settings, hash=stage, validate_every=max(50, told.steps // 3))
+    names = tuple(map(str, range(int(train_part[1].max()) + 1)))
+    parts = [
+        LabelledItems(ArrayItems(rows), labels, names, "glyphs")
+        for rows, labels in (train_part, held_part)
+    ]
+    return settings, Splits(parts[0], parts[1], None, Preprocessing("vectors"))
 
 
 def pecos_figures(python: Path, folder: Path, arrays: dict[str, NDArray[Any]]) -> list[float]:

@@ -32,15 +32,18 @@ from benchmarks.glyphs.heads import (
     means_head,
     pecos_figures,
     random_codes,
+    start_head,
 )
 from benchmarks.glyphs.page import page_of
 from benchmarks.glyphs.trunk import DIM, embedded, trained_trunk
 from benchmarks.measurement import RESULTS, machine
 from flowhash.codes import topk_codes
+from flowhash.learn.discriminant import discriminant
 from flowhash.quality import LabelledTable, Queries, measure
 
 BUCKETS, ACTIVE = 2_048, (1, 2)
 LISTS, PROBES = (1_024, 2_048, 4_096), (1, 2, 4, 8)  # of IVF, for what it finds at any scan
+LOADED = 100  # steps of a training that only loads are asked of: each class comes twice
 BLOCK = 2_048  # rows whose scores are made at once
 
 
@@ -164,6 +167,14 @@ def measure_rivals(
         figures.keep(f"{name}/exhaustive", search.exhaustive)
     heads: dict[str, tuple[tuple[int, ...], Callable[[], Head]]] = {
         "trunk": (ACTIVE, lambda: Head(classes, np.zeros(len(classes), np.float32))),
+        "start": (ACTIVE, lambda: start_head(
+            FlowTraining(BUCKETS, 1, 0, told.head_steps), (train.vectors, train.labels)
+        )),
+        "softmax": (ACTIVE, lambda: linear_head(
+            train.vectors, train.labels, np.arange(count)[:, None], count, told.head_steps,
+            discriminant(train.vectors, train.labels),
+        )),
+        "means-table": (ACTIVE, lambda: means_head(parts["unseen"].vectors, BUCKETS)),
         **{
             f"mach{active}": ((active,), lambda active=active: linear_head(
                 train.vectors, train.labels, random_codes(count, BUCKETS, active), BUCKETS,
@@ -172,10 +183,6 @@ def measure_rivals(
             for active in ACTIVE
         },
         "means-train": (ACTIVE, lambda: means_head(train.vectors, BUCKETS)),
-        "means-table": (ACTIVE, lambda: means_head(parts["unseen"].vectors, BUCKETS)),
-        "softmax": (ACTIVE, lambda: linear_head(
-            train.vectors, train.labels, np.arange(count)[:, None], count, told.head_steps
-        )),
     }  # fmt: skip
     for name, (actives, make) in heads.items():
         measure_head(name, actives, make, searches, figures)
@@ -254,7 +261,7 @@ def measure_all_classes(parts: dict[str, Rows], figures: Figures, told: Any, fac
     for k in ACTIVE:
         name = f"all{k}-0"
         if name not in figures.values:
-            plan = FlowTraining(BUCKETS, k, 0, told.head_steps)
+            plan = FlowTraining(BUCKETS, k, 0, LOADED)
             head, _ = flow_head(plan, told.out / "heads" / name, (vectors, labels), held)
             figures.keep(name, lambda h=head: facts(h))
 
