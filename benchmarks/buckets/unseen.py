@@ -55,11 +55,14 @@ paper's method. Tables hold test images only. Each image is searched among the o
 
 - *FlowHash, default*: ranks by the trunk's embedding, opens buckets by class first.
 - *FlowHash, inductive*: `rank="whitened", class_order=0`. It has seen nothing of the new classes.
+  Its last layer starts at Fisher's discriminant in the whitened vectors, that of the default at the
+  means of the groups, so that a part of what is between these two rows is the start.
 - *FlowHash, adapted*: the same, then `adapt`: its buckets are fitted to the items of the table,
   without labels. That is k-means from the trained buckets in the whitened metric.
 - *IVF*: k-means by FAISS on the table in the trunk's embedding, best of 5 starts; of {lists} lists
   the number that is most precise at FlowHash's scan, between the two probes on either side of it.
-  That choice is made on the very queries it is shown with. *IVF, whitened* is the same in
+  That choice is made on the very queries it is shown with. Where one list is more than
+  FlowHash scans, it is the scan of one list, as its SUF says. *IVF, whitened* is the same in
   FlowHash's whitened embedding, which a user of k-means does not have: what is left of the
   difference is the buckets' own.
 

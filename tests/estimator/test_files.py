@@ -159,8 +159,8 @@ def test_every_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_refuses_other_folders_and_formats(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no FlowHasher"):
         FlowHasher.load(tmp_path)
-    files.write_sealed(tmp_path / files.RECORD, {"format": 3})
-    with pytest.raises(InputError, match="has format 3; this FlowHash reads 1 to 2"):
+    files.write_sealed(tmp_path / files.RECORD, {"format": 4})
+    with pytest.raises(InputError, match="has format 4; this FlowHash reads 1 to 3"):
         FlowHasher.load(tmp_path)
     files.write_sealed(tmp_path / files.RECORD, {"format": 1, "fitted": "../elsewhere"})
     with pytest.raises(DamagedFileError, match="names no folder"):

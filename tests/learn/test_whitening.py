@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flowhash import FlowHasher
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn import train, vector_settings
+from flowhash.learn import Schedule, Settings, Stage, train, vector_settings
 from flowhash.learn.whitening import SHRINKAGE, original_vectors, whitened_base, whitening
 from flowhash.networks import EmbeddingNetwork, build_backbone
 from tests.learn.trainer import clouds, group_settings
@@ -91,6 +92,8 @@ def test_classes_that_come_later_are_told_apart_better(metric: str, tmp_path: Pa
     np.testing.assert_allclose(everything.distances, asked.distances[:, 1:], atol=1e-3)
     hasher.adapt(others)  # whose buckets are fitted to what was asked for
     hasher.save(tmp_path / "hasher")
+    record = json.loads((tmp_path / "hasher" / "flowhasher.json").read_text())
+    assert record["format"] == 3  # which earlier versions refuse: they would take it for vectors
     again = FlowHasher.load(tmp_path / "hasher")
     np.testing.assert_array_equal(again.search(others, 3).ids, hasher.search(others, 3).ids)
     np.testing.assert_array_equal(hasher.adapt().search(None, 3, probe=16).ids, everything.ids)
@@ -130,6 +133,35 @@ def test_an_order_that_is_given_is_not_chosen() -> None:
     assert hasher.encoder_.hash.order.weight == 1.5
     with pytest.raises(InputError, match="class_order is -1; expected a number, zero or more"):
         replace(told, class_order=-1)
+
+
+def test_a_classifier_starts_the_head_alike_however_it_ranks(tmp_path: Path) -> None:
+    """Its directions are of the embedding before that is whitened; of groups too."""
+    splits = clouds(classes=8, items=40, noise=0.5)
+    base = Stage("cross-entropy", 8, 8, 4, 60, rate=5e-3, schedule=Schedule("cycle"))
+    for buckets in (8, 16):
+        made = []
+        for rank in ("base", "whitened"):
+            groups = np.repeat(np.arange(16), 1)[splits.train.labels * 2 + np.arange(160) % 2]
+            stage = Stage("codes", buckets, 8, 4, 1, rate=1e-9, start="classes")
+            told = Settings(
+                {"name": "mlp", "hidden": [32]}, base, stage, rank=rank, augment=None,
+                class_order=0.0,
+            )  # fmt: skip
+            folder, given = tmp_path / f"{rank}-{buckets}", groups if buckets == 16 else None
+            learned = train(splits, told, folder, groups=given, quiet=True)
+            made.append(learned.encode(splits.validation).activations)
+        np.testing.assert_allclose(made[0], made[1], rtol=1e-4, atol=1e-3)
+
+
+def test_spreads_of_any_size() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 10)
+    vectors = rng.normal(size=(40, 3)).astype(np.float32)
+    wanted = whitening(vectors, labels)[0]
+    for size in (1e25, 1e-25):
+        found = whitening((vectors * size).astype(np.float32), labels)[0]
+        np.testing.assert_allclose(found * size, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_refusals() -> None:

@@ -36,7 +36,8 @@ from flowhash.table import HashTable
 if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
 
-FORMAT = 2
+FORMAT = 3  # of whitened vectors, which earlier versions would give to the hash network
+INNER = 2
 BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read, but for encoders
 # with an order of buckets, whose own format says so
 RECORD = "flowhasher.json"
@@ -86,7 +87,7 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     metric = hasher.effective_metric_
     feature_names = getattr(hasher, "feature_names_in_", None)
     record: dict[str, Any] = {  # made, and refused, before anything is written
-        "format": FORMAT if metric == "inner" else BEFORE_INNER,
+        "format": _format(hasher.encoder_, metric),
         "parameters": {name: _plain(value) for name, value in hasher.get_params().items()},
         "classes": _plain_classes(hasher.classes_),
         "metric": metric,
@@ -108,6 +109,13 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
+def _format(encoder: Encoder, metric: str) -> int:
+    """The lowest that says what it takes to read this."""
+    if encoder.base is not None and not encoder.base.passes_through:
+        return FORMAT
+    return INNER if metric == "inner" else BEFORE_INNER
+
+
 def load_hasher(kind: type[Kind], folder: Path) -> Kind:
     """Read what :func:`save` wrote, whole: damage is found now, not in an answer."""
     path = folder / RECORD
@@ -115,7 +123,7 @@ def load_hasher(kind: type[Kind], folder: Path) -> Kind:
         raise InputError(f"{folder} holds no FlowHasher: there is no {RECORD} in it; give the "
                          "folder that FlowHasher.save wrote")  # fmt: skip
     record = read_sealed(path)
-    if record.get("format") not in (BEFORE_INNER, FORMAT):
+    if record.get("format") not in (BEFORE_INNER, INNER, FORMAT):
         raise InputError(
             f"{path} has format {reason(repr(record.get('format'))):.40}; this FlowHash reads 1 "
             f"to {FORMAT}. Install the version that wrote it, or a newer one"

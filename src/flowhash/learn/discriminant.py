@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.learn.whitening import class_averages, within_spread
+from flowhash.learn.whitening import WIDEST, class_averages, within_spread
 
-WIDEST = 4_096  # numbers in a vector, above which the spread counts as even
 SHRINKAGE = 0.5  # how far the spread is drawn towards an even one
 
 
@@ -28,7 +27,7 @@ def discriminant(
     """
     means = class_averages(vectors, labels)
     weights: NDArray[Any] = means
-    if vectors.shape[1] <= WIDEST:
+    if vectors.shape[1] <= WIDEST:  # above which the spread counts as even
         spread = within_spread(vectors, means, labels, SHRINKAGE, seed)
         if spread is not None:
             weights = np.linalg.solve(spread, means.T).T

@@ -77,6 +77,7 @@ class Stages:
         self.pairs = None if pairs is None else np.asarray(pairs)
         self.directions = None if directions is None else np.asarray(directions)
         self.groups = None if groups is None else given_groups(groups, splits.train.labels)
+        self.classified: EmbeddingNetwork | None = None  # what classifiers' directions are of
         self.checkpoints: dict[str, Checkpoints] = {
             name: PassingCheckpoints() if folder is None else Checkpoints(folder / name)
             for name in NUMBERS
@@ -177,6 +178,7 @@ class Stages:
     ) -> tuple[EmbeddingNetwork, dict[str, Any]]:
         """The base network, trained here or given, and the record of its training."""
         network, record = self._unwhitened(backbone, base)
+        self.classified = network
         if self.settings.rank == "whitened" and hashing:
             train, preprocessing = self.splits.train, self.splits.preprocessing
             network = whitened_base(
@@ -284,56 +286,60 @@ class Stages:
         if stage.start == "small":
             start_small(network)
         elif stage.start == "classes":
-            directions = self._directions(base)
-            start_at_classes(network, base, directions, settings.active)
+            directions, space = self._directions(base)
+            start_at_classes(network, space, directions, settings.active)
         return network, loss
 
     def _ranks_vectors(self, base: EmbeddingNetwork) -> bool:
-        """Whether vectors rank as they are, or whitened: nothing before was trained."""
+        """Whether vectors rank as they are, or by a linear layer that is whitened."""
         whitened = self.settings.rank == "whitened" and isinstance(base.backbone, PlainVectors)
         return base.passes_through or whitened
 
-    def _directions(self, base: EmbeddingNetwork) -> Tensor:
-        """Of the classes in the base embedding: given, stage 1's classifier, or by their means.
+    def _directions(self, base: EmbeddingNetwork) -> tuple[Tensor, EmbeddingNetwork]:
+        """Of the classes or groups, and the network in whose embedding they are.
 
-        Of vectors that nothing was trained on the spread within classes counts too. Groups of a
-        class that has a direction get it, turned towards their own mean.
+        Given, stage 1's classifier, both of the base before it is whitened; or by their means. Of
+        vectors that nothing was trained on the spread within classes counts too. Groups of a class
+        that has a direction get it, turned towards their own mean.
         """
         stage, trained = self.settings.base, self.checkpoints["base"].load("best")
-        classes = None
+        groups, classes, own = self.groups, None, False
         if self.directions is not None:
             classes = torch.from_numpy(np.asarray(self.directions, np.float32))
+            own = groups is not None and len(classes) == len(groups)
         elif trained is not None and stage is not None and stage.loss == "cross-entropy":
             classes = nn.functional.normalize(trained.part("loss")["weight"])
         if classes is not None:
-            groups = self.groups
-            if groups is None or len(classes) == len(groups) or not groups.split:
-                return classes
-            return self._group_directions(base, classes.cpu())
+            space = self.classified or base
+            if groups is None or own or not groups.split:
+                return classes, space
+            return self._group_directions(space, classes.cpu()), space
         train = self.splits.train
-        labels = train.labels if self.groups is None else self.groups.labels
+        labels = train.labels if groups is None else groups.labels
         if self._ranks_vectors(base):
             vectors = embed(base, train, self.splits.preprocessing, self.processes.device)
             present = np.unique(labels, return_inverse=True)[1]
-            return torch.from_numpy(discriminant(vectors, present, self.settings.seed))
-        return class_directions(base, train, self.splits.preprocessing, labels)
+            return torch.from_numpy(discriminant(vectors, present, self.settings.seed)), base
+        return class_directions(base, train, self.splits.preprocessing, labels), base
 
     def _group_directions(self, base: EmbeddingNetwork, classes: Tensor) -> Tensor:
         """Each class's direction for its groups, plus how their means differ from the class's.
 
         The outputs are a classifier's then, and inside a class those of the nearest group. They are
-        as long as cosines times ``COSINES``, with which cross-entropy is trained.
+        as long as the cosines with which stage 1's cross-entropy is trained.
         """
         assert self.groups is not None
-        train, preprocessing = self.splits.train, self.splits.preprocessing
-        device = self.processes.device
-        vectors = embed(base, train, preprocessing, device)
+        train, stage, outputs = self.splits.train, self.settings.base, base.outputs
+        vectors = embed(base, train, self.splits.preprocessing, self.processes.device)
         names, present = np.unique(train.labels, return_inverse=True)
         whole = class_averages(vectors, present)[np.searchsorted(names, self.groups.owners)]
         apart = class_averages(vectors, self.groups.labels) - whole
-        turned = classes[torch.from_numpy(self.groups.owners)]
-        turned[:, : base.outputs] += torch.from_numpy(apart).float()
-        return COSINES * turned / self._length_of_outputs(base)
+        length = float(classes[:, :outputs].norm(dim=1).mean()) or 1.0
+        turned = classes[torch.from_numpy(self.groups.owners)] / length
+        turned[:, :outputs] += torch.from_numpy(apart).float()
+        turned[:, :outputs] /= self._length_of_outputs(base)
+        options = {} if stage is None else stage.loss_options
+        return float(options.get("scale", COSINES)) * turned
 
     def _length_of_outputs(self, base: EmbeddingNetwork) -> float:
         """How long the base's outputs are before they are brought to length one, on average."""

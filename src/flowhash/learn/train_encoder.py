@@ -27,7 +27,9 @@ from flowhash.networks import EmbeddingNetwork
 # What an unfinished run may go on with changed: a rate that was too high, a batch too large. The
 # rest decides what is learned, or the shape of what a checkpoint holds.
 STAGE_KEEPS = ("loss", "outputs", "optimiser", "start")
-RUN_KEEPS = ("backbone", "active", "first_active", "groups", "rank", "class_order", "seed")
+RUN_KEEPS = (
+    "backbone", "active", "first_active", "groups", "rank", "class_order", "revive", "seed",
+)  # fmt: skip
 
 
 def train(

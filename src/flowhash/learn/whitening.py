@@ -17,7 +17,7 @@ from flowhash.networks import EmbeddingNetwork
 SAMPLE = 20_000  # vectors whose spread around their class is measured, at most
 SHRINKAGE = 0.3  # how far the spread is drawn towards an even one
 BLOCK = 8_192  # vectors that are summed at once
-WIDEST = 4_096  # numbers in a vector
+WIDEST = 4_096  # numbers in a vector whose spread is measured
 
 
 def whitened_base(
@@ -113,7 +113,10 @@ def within_spread(
     dim = vectors.shape[1]
     chosen = np.sort(np.random.default_rng(seed).permutation(len(vectors))[:SAMPLE])
     rows = vectors[chosen] - means[labels[chosen]].astype(np.float32)
-    spread = (rows.T @ rows / len(rows)).astype(np.float64)
+    # By a power of two, which changes no digit, so that squares stay within float32.
+    power = int(np.frexp(float(np.abs(rows).max(initial=0)))[1])
+    rows = np.ldexp(rows, -power)
+    spread = np.ldexp((rows.T @ rows / len(rows)).astype(np.float64), 2 * power)
     even = float(np.trace(spread)) / dim
     if not even > 0:
         return None
