@@ -251,14 +251,18 @@ def _beside_softmax(values: dict[str, Any], side: str, active: int) -> list[str]
     ours, best = float(np.mean([each["pr1"] for each in flow])), max(each["pr1"] for each in rivals)
     share, kind = about["buckets"] / about["seen"], {"new": "new pictures", "face": "held-out face"}
     near = "within a point of it" if ours >= best - 1 else "**missed**, not within a point of it"
-    size = (
-        "a fifth" if share <= 0.2 else f"not a fifth, which would be {about['seen'] // 5:,} buckets"
-    )
-    return [
+    size = f"{100 * share:.1f} % of the softmax's parameters"
+    made = (
         f"Seen characters, {kind[side]}, k = {active}: Pr@1 {ours:.2f} against {best:.2f} of the "
-        f"better softmax's classes as buckets: {near}. The head has {100 * share:.1f} % of the "
-        f"softmax's parameters: {size}. It scans {_scans(flow, rivals):.1f} times as much."
-    ]
+        f"better softmax's classes as buckets: {near}. The head has {size}, not a fifth. It scans "
+        f"{_scans(flow, rivals):.1f} times as much."
+    )
+    for found in _found(values, side, "fifth", active):
+        made += (
+            f" With {about['seen'] // 5:,} buckets, a fifth of the parameters, Pr@1 is "
+            f"{found['pr1']:.2f}: **{'met' if found['pr1'] >= best - 1 else 'missed'}**."
+        )
+    return [made]
 
 
 def _scans(ours: list[dict[str, float]], theirs: list[dict[str, float]]) -> float:
