@@ -239,6 +239,8 @@ def measure_flows(
     plans |= {
         f"before{k}-0": FlowTraining(BUCKETS, k, 0, 2 * told.head_steps, before) for k in ACTIVE
     }
+    fifth = (int(parts["train"].labels.max()) + 1) // 5  # of the softmax's parameters
+    plans["fifth1-0"] = FlowTraining(fifth, 1, 0, told.head_steps)
     for name, plan in plans.items():
         wanted = [name, *(f"{place}/{name}" for place in searches)]
         if all(key in figures.values for key in wanted):
