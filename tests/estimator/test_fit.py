@@ -145,7 +145,7 @@ def test_refuses_what_cannot_be_learned() -> None:
         quick().fit(rows, np.full(len(rows), 3))
     with pytest.raises(InputError, match="active is 9 and buckets is 8"):
         quick(active=9).fit(rows, labels)
-    with pytest.raises(InputError, match=r"metric is 'dot' and rank is \"codes\""):
+    with pytest.raises(InputError, match=r"metric is 'dot' and rank is 'codes'"):
         quick(metric="dot", rank="codes").fit(rows, labels)
     with pytest.raises(ValueError, match="continuous"):
         quick().fit(rows, rows[:, 0])

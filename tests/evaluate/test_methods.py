@@ -138,7 +138,7 @@ class _Source(EncodedSource):
     def encoder(self, active: int | None) -> Any:
         """Base and hash network that share nothing, of outputs that have length one."""
         base = SimpleNamespace(passes_through=False, backbone=None)
-        apart = SimpleNamespace(shared=False)
+        apart = SimpleNamespace(shared=False, chained=False)
         return SimpleNamespace(base=base, hash=SimpleNamespace(unit=True), networks=apart)
 
 

@@ -150,6 +150,13 @@ def size(number: float) -> str:
     return f"{number:,.1f} GiB"
 
 
+_RANKED = {
+    "base": "their own Euclidean distance",
+    "whitened": "their distance after a map that makes the spread within classes even",
+    "hash": "the hash network's outputs",
+}
+
+
 def described(splits: Splits, settings: Any) -> list[str]:
     """The data and the settings in words, before hours are spent on them."""
     test = 0 if splits.test is None else len(splits.test)
@@ -162,7 +169,7 @@ def described(splits: Splits, settings: Any) -> list[str]:
     ]
     for name, stage in (("base", settings.base), ("hash", settings.hash)):
         if stage is None:
-            lines.append(f"{name}: none, vectors rank by their own Euclidean distance")
+            lines.append(f"{name}: none, vectors rank by {_RANKED[settings.rank]}")
         else:
             lines.append(
                 f"{name}: {settings.backbone['name']}, {stage.loss}, {stage.outputs} outputs, "
@@ -170,9 +177,12 @@ def described(splits: Splits, settings: Any) -> list[str]:
             )
     first = settings.first_active
     falling = "" if first is None else f" from {first} at the first step"
+    order = "" if settings.class_order is None else f", class order {settings.class_order:g}"
+    coded = f"groups {settings.groups}{order}"
     return [
-        *lines, f"k = {settings.active}{falling}, λ = {settings.penalty}, seed {settings.seed}",
-    ]  # fmt: skip
+        *lines,
+        f"k = {settings.active}{falling}, λ = {settings.penalty}, {coded}, seed {settings.seed}",
+    ]
 
 
 def require_evaluation() -> None:

@@ -160,7 +160,7 @@ class Coder:
         order = np.argsort(rows, kind="stable")
         groups, rows = groups[order], rows[order]
         places = np.arange(len(rows)) - np.searchsorted(rows, rows)  # of a group in its class
-        shape = (len(classes), int(places.max()) + 1, self.active)
+        shape = (len(classes), int(places.max()) + 1, self.chosen.shape[1])
         buckets, shares = np.zeros(shape, np.int64), np.zeros(shape, np.float32)
         codes = self.chosen[groups]
         buckets[rows, places] = np.maximum(codes, 0)
