@@ -147,6 +147,20 @@ def test_a_saved_encoder_is_used_while_the_table_stays(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["encoder", "new", "newer", "x.table"]
 
 
+def test_a_home_is_found_for_the_encoder_where_its_note_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, encoder = stored(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with HashTable.open(place, "r+") as table:
+        done = adapt_table(table, encoder, "~/new")
+        assert done.folder == tmp_path / "new"
+        assert own_encoder(table, place) == tmp_path / "new" / "encoder"
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 def test_table_and_encoder_may_move_together(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     place, encoder = stored(tmp_path / "here")

@@ -80,7 +80,7 @@ def adapt_table(
     if not len(table):
         raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
                          "fitted to them")  # fmt: skip
-    folder = None if out is None else Path(out)
+    folder = None if out is None else Path(out).expanduser()
     wanted = _record(table, encoder, seed)
     saved = None if folder is None else _saved(folder, wanted, encoder)
     adapted = _fitted(table, encoder, seed, show) if saved is None else saved
@@ -229,4 +229,4 @@ def _place(table: HashTable) -> str:
 
 
 def _whole(path: Path) -> str:
-    return os.path.realpath(path.expanduser())
+    return os.path.realpath(path)

@@ -107,7 +107,7 @@ def _adapt(
 ) -> None:  # fmt: skip
     from flowhash.indexing import ENCODER, adapt_table, adaptation_folder
 
-    folder = adaptation_folder(table, encoder, seed) if out is None else out
+    folder = adaptation_folder(table, encoder, seed) if out is None else out.expanduser()
     writable(folder.parent)
     began, before = time.monotonic(), table.stats()
 
