@@ -21,7 +21,7 @@ from flowhash.table import HashTable, draw_sample
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
-RECORD = "adaptation.json"  # in the new encoder's run: what it was fitted to
+FITTED_TO = "adaptation.json"  # in the new encoder's run: what it was fitted to
 ENCODER = "encoder"  # its folder in there, as in the run of a training
 METHOD = 1  # counts up where the same items give other buckets
 
@@ -173,7 +173,7 @@ def _record_of(folder: Path) -> dict[str, Any] | None:
     from flowhash.model_files import read_json
 
     try:
-        return read_json(folder / RECORD)
+        return read_json(folder / FITTED_TO)
     except (StorageError, OSError):
         return None
 
@@ -202,7 +202,7 @@ def _save(encoder: Encoder, folder: Path, record: Mapping[str, Any]) -> None:
 
     with naming(folder), folder_aside(folder) as made:
         encoder.save(made / ENCODER)
-        write_json(made / RECORD, record)
+        write_json(made / FITTED_TO, record)
         put_folder(made, folder)
 
 
