@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from flowhash.durable_files import folder_aside, naming, put_folder
 from flowhash.errors import Argument, InputError, StorageError
-from flowhash.indexing.table_notes import ADAPTED, TableNotes, adaptation_note
+from flowhash.indexing.table_notes import (
+    ADAPTED,
+    LostEncoderError,
+    TableNotes,
+    adaptation_note,
+    fingerprint_at,
+    own_encoder,
+)
 from flowhash.progress_bars import items_bar, shown
 from flowhash.table import HashTable, draw_sample
 
@@ -105,17 +112,27 @@ def adapt_table(
     return Adaptation(adapted, folder, saved is not None)
 
 
-def adapted_before(table: HashTable, seed: int = 0) -> Path | None:
-    """The encoder of the last adaptation, if it had this seed and nothing has changed since."""
+def adapted_before(table: HashTable, seed: int = 0, encoder: Path | None = None) -> Path | None:
+    """The encoder of the last adaptation, if it had this seed and nothing has changed since.
+
+    Args:
+        table: in a folder.
+        seed: of the sample.
+        encoder: the folder where it is by now, if somebody knows better than the notes.
+
+    Raises:
+        LostEncoderError: it is not where the notes say.
+    """
     note = adaptation_note(table)
-    if note is None:
+    if note is None or table.path is None:
         return None
     identity, _, generation = str(note.get("table")).rpartition(" ")
     if note.get("seed") != seed or note.get("method") != METHOD or not generation.isdecimal():
         return None
     # The new codes were the next state after the one that was looked at.
-    unchanged = table.version == f"{identity} {int(generation) + 1}"
-    return Path(note["path"]) if unchanged else None
+    if table.version != f"{identity} {int(generation) + 1}":
+        return None
+    return own_encoder(table, table.path, encoder)
 
 
 def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path:
@@ -135,12 +152,21 @@ def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path
         number += 1
 
 
-def tell_index(table: HashTable) -> None:
-    """Let what ``index`` noted beside the table name the encoder of an adaptation."""
-    notes, note = TableNotes(table), adaptation_note(table)
-    settings = {} if table.path is None else notes.settings()
-    if settings and note is not None:
-        notes.write_settings({**settings, "encoder": note["path"]})
+def tell_index(table: HashTable, encoder: Path | None = None) -> None:
+    """Let what ``index`` noted beside the table name the encoder of an adaptation.
+
+    Args:
+        table: what is noted beside it stays, if the encoder is nowhere to be found.
+        encoder: the folder where it is by now; None for where the notes say.
+    """
+    if table.path is None or adaptation_note(table) is None:
+        return
+    notes = TableNotes(table)
+    settings = notes.settings()
+    with contextlib.suppress(LostEncoderError):
+        found = own_encoder(table, table.path, encoder)
+        if settings and found is not None and fingerprint_at(found) == table.encoder:
+            notes.write_settings({**settings, "encoder": _whole(found)})
 
 
 def _check(table: HashTable, out: str | Path | None) -> None:
