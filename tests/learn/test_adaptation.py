@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -116,32 +117,45 @@ def test_any_items_give_buckets_that_can_be_used(
     elif kind == "far":
         rows += 1e3
     codes = np.stack([rng.permutation(encoder.buckets)[:active] for _ in range(count)])
-    adapted = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
+    centres: list[BucketCentres] = []
+
+    def watched(*given: Any) -> BucketCentres:
+        centres.append(fit_centres(*given))
+        return centres[-1]
+
+    with mock.patch.object(adaptation, "fit_centres", watched):
+        adapted = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
     assert (adapted.buckets, adapted.active, adapted.dim) == (11, active, encoder.dim)
     made = adapted.encode_stored(rows)
     assert np.isfinite(made.activations).all()
-    _, places = np.unique(rows, axis=0, return_inverse=True)
+    different, places = np.unique(rows, axis=0, return_inverse=True)
     for place in range(places.max() + 1):  # equal items share their first bucket
         firsts = made.activations[places.ravel() == place].argmax(axis=1)
         assert len(set(firsts.tolist())) == 1
-    # A bucket that no item is nearest to is opened behind those that have items.
-    used = np.unique(made.activations.argmax(axis=1))
-    if kind in ("plain", "few") and metric == "euclidean":
-        order = made.ordered_buckets()
-        assert np.isin(order[:, 0], used).all()
+    # A bucket that no item is nearest to is opened behind all that have items, whatever is asked.
+    idle = centres[0].idle
+    assert idle.sum() >= adapted.buckets - len(different)
+    for length in (-1.0, 1e-3, 1.0, 1e3):
+        order = adapted.encode_stored(np.float32(length) * rows).ordered_buckets()
+        assert not idle[order[:, : np.count_nonzero(~idle)]].any()
     again = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
     assert again.fingerprint == adapted.fingerprint
 
 
-def test_buckets_without_items_come_last() -> None:
-    encoder = make("mlp")
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner"])
+@pytest.mark.parametrize("length", [1e-3, 1.0, 1e3, 1e15])
+def test_buckets_without_items_come_last(metric: str, length: float) -> None:
+    encoder = make("mlp", active=5)  # more than there are items
     rows = np.eye(4, dtype=np.float32)[:3]
-    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 3)
+    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 3, metric=metric)
     made = adapted.encode_stored(rows)
     used = set(made.activations.argmax(axis=1).tolist())
     assert len(used) == 3  # one each, of eleven
-    for order in made.ordered_buckets():
+    asked = adapted.encode_stored(np.concatenate((rows, -rows)) * np.float32(length))
+    assert np.isfinite(asked.activations).all()
+    for order, code in zip(asked.ordered_buckets(), asked.codes, strict=True):
         assert set(order[:3].tolist()) == used
+        assert set(code.tolist()) == set(order[:5].tolist()) > used
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FITTED_TO = "adaptation.json"  # in the new encoder's run: what it was fitted to
 ENCODER = "encoder"  # its folder in there, as in the run of a training
-METHOD = 1  # counts up where the same items give other buckets
+METHOD = 2  # counts up where the same items give other buckets
 
 
 @dataclass(frozen=True, eq=False)
