@@ -270,6 +270,29 @@ def test_mistakes_say_what_to_do(rows: Any, options: dict[str, Any], said: str) 
         adapt_encoder(make("mlp"), rows, **options)
 
 
+@pytest.mark.parametrize("base", [True, False])
+def test_stored_embeddings_may_be_of_any_kind_of_numbers(base: bool) -> None:
+    encoder = make("mlp", base=base)
+    rows = np.random.default_rng(0).normal(size=(20, encoder.dim)).astype(np.float32)
+    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 20) if base else encoder
+    expected = adapted.encode_stored(rows)
+    still = rows.copy()
+    still.setflags(write=False)
+    for given in (rows.astype(np.float64), rows.tolist(), np.asfortranarray(rows), still):
+        made = adapted.encode_stored(given)
+        assert made.embeddings.dtype == made.activations.dtype == np.float32
+        np.testing.assert_array_equal(made.activations, expected.activations)
+    assert len(adapted.encode_stored(rows[:0]).codes) == 0
+    rows[3, 1] = np.nan
+    with pytest.raises(InputError, match=r"embeddings\[3, 1\] is nan; every value must be finite"):
+        adapted.encode_stored(rows)
+    for wrong in (rows[0], rows[:, :3], rows[:, :, None]):
+        with pytest.raises(InputError, match="embeddings ha(s|ve) shape"):
+            adapted.encode_stored(wrong)
+    with pytest.raises(InputError, match="expected an array of real numbers"):
+        adapted.encode_stored([["a"] * encoder.dim])
+
+
 def test_networks_that_take_what_nobody_makes_are_refused() -> None:
     network, other = EmbeddingNetwork(BaseEmbeddings(3), 11), make("mlp")
     with pytest.raises(InputError, match=r"embeddings of 3 numbers, but the base makes 4"):
