@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -237,8 +238,23 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rng.normal(size=(100, DIM)).astype(np.float32)
     codes = rng.integers(0, BUCKETS, (100, 2)).astype(np.int32)
     whole = fit_centres(rows, codes, BUCKETS)
-    monkeypatch.setattr(bucket_centres, "BLOCK", 7)
-    np.testing.assert_allclose(fit_centres(rows, codes, BUCKETS).points, whole.points, atol=1e-5)
+    for name, size in (("BLOCK", 7), ("NEAREST_BYTES", 4 * BUCKETS * 3), ("NEAREST_BYTES", 1)):
+        with monkeypatch.context() as smaller:
+            smaller.setattr(bucket_centres, name, size)
+            found = fit_centres(rows, codes, BUCKETS)
+        np.testing.assert_allclose(found.points, whole.points, atol=1e-5)
+
+
+def test_distances_to_many_centres_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    rows, points = (rng.normal(size=(n, DIM)).astype(np.float32) for n in (1_000, 2_000))
+    monkeypatch.setattr(bucket_centres, "NEAREST_BYTES", 1 << 18)
+    tracemalloc.start()
+    found = bucket_centres._nearest(rows, points)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 3 << 18  # all at once are 8 MB
+    np.testing.assert_array_equal(found[:, 0], squares(rows, points).argmin(axis=1))
 
 
 def test_the_callers_seeds_are_left_alone() -> None:
@@ -278,8 +294,8 @@ def test_stored_embeddings_may_be_of_any_kind_of_numbers(base: bool) -> None:
     expected = adapted.encode_stored(rows)
     still = rows.copy()
     still.setflags(write=False)
-    for given in (rows.astype(np.float64), rows.tolist(), np.asfortranarray(rows), still):
-        made = adapted.encode_stored(given)
+    for same in (rows.astype(np.float64), rows.tolist(), np.asfortranarray(rows), still):
+        made = adapted.encode_stored(same)
         assert made.embeddings.dtype == made.activations.dtype == np.float32
         np.testing.assert_array_equal(made.activations, expected.activations)
     assert len(adapted.encode_stored(rows[:0]).codes) == 0
@@ -287,7 +303,7 @@ def test_stored_embeddings_may_be_of_any_kind_of_numbers(base: bool) -> None:
     with pytest.raises(InputError, match=r"embeddings\[3, 1\] is nan; every value must be finite"):
         adapted.encode_stored(rows)
     for wrong in (rows[0], rows[:, :3], rows[:, :, None]):
-        with pytest.raises(InputError, match="embeddings ha(s|ve) shape"):
+        with pytest.raises(InputError, match=r"embeddings ha(s|ve) shape"):
             adapted.encode_stored(wrong)
     with pytest.raises(InputError, match="expected an array of real numbers"):
         adapted.encode_stored([["a"] * encoder.dim])

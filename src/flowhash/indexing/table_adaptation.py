@@ -65,7 +65,7 @@ def adapt_table(
     takes an encoder that is saved there, if the table has not changed since it was fitted.
 
     Searches go on meanwhile, among the old codes. Of the embeddings a sample is in memory, 256 a
-    bucket and 256 MB at the most.
+    bucket and 256 MB at the most; but 8 a bucket always, also where these are more than that.
 
     Args:
         table: in a folder or in memory, open to be changed.

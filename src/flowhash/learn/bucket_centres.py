@@ -11,6 +11,7 @@ from flowhash.progress_bars import tracked
 
 ROUNDS = 20  # of k-means at the most
 BLOCK = 8_192  # embeddings that are looked at at once
+NEAREST_BYTES = 1 << 26  # of distances to all centres in memory at once
 LAST = -1e30  # the output of a bucket without items: below all others, for vectors of any length
 
 
@@ -127,5 +128,10 @@ def _fill(
 def _nearest(rows: NDArray[np.float32], points: NDArray[np.float32]) -> NDArray[np.int32]:
     """The nearest point of each row [n, 1]; of several, the first."""
     halves = 0.5 * np.square(points).sum(axis=1)
-    found = [(part @ points.T - halves).argmax(axis=1) for part in _blocks(rows)]
-    return np.concatenate(found).astype(np.int32)[:, None]
+    size = max(1, min(BLOCK, NEAREST_BYTES // (4 * len(points))))
+    found = np.empty((len(rows), 1), np.int32)
+    for start in range(0, len(rows), size):
+        near = rows[start : start + size] @ points.T
+        near -= halves
+        found[start : start + size, 0] = near.argmax(axis=1)
+    return found
