@@ -76,6 +76,38 @@ def test_a_table_is_adapted_and_searched_without_a_word(folder: Path) -> None:
     assert found(folder) == [0, 1]
 
 
+def test_an_adapted_encoder_may_move(folder: Path) -> None:
+    """What ``index`` knows by then stays; what nobody knows is asked for."""
+    assert run(COMMAND, "adapt", "x.table", cwd=folder).returncode == 0
+    (folder / "models").mkdir()
+    (folder / "x.adapted").rename(folder / "models" / "x.adapted")
+    notes = folder / "x.table" / "index.toml"
+    stale = notes.read_text()
+    lost = run(COMMAND, "adapt", "x.table", cwd=folder)
+    assert lost.returncode == 2
+    assert "which is not there any more; say where it is with --encoder" in lost.stderr
+    assert notes.read_text() == stale
+    words = ("index", "models/x.adapted", "items.npy", "--out", "x.table")
+    assert run(COMMAND, *words, cwd=folder).returncode == 0
+    told = notes.read_text()
+    again = run(COMMAND, "adapt", "x.table", "--out", "new", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    said = " ".join(again.stdout.split())
+    assert "nothing has changed since; its encoder is" in said
+    assert "models/x.adapted/encoder; new was not used. To adapt" in said
+    assert not (folder / "new").exists()
+    assert notes.read_text() == told
+    assert found(folder) == [0, 1]
+    # Who knows where it is says so once.
+    notes.write_text(stale)
+    known = run(COMMAND, "adapt", "x.table", "--encoder", "models/x.adapted", cwd=folder)
+    assert known.returncode == 0, known.stderr
+    assert found(folder) == [0, 1]
+    other = run(COMMAND, "adapt", "x.table", "--encoder", "encoder", cwd=folder)
+    assert other.returncode == 2
+    assert "was made with encoder" in other.stderr
+
+
 def test_killed_at_any_moment_it_goes_on(folder: Path) -> None:
     """By time here; ``tests/indexing`` kills it at every flush."""
     old = make("mlp").fingerprint

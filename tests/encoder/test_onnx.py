@@ -69,6 +69,18 @@ def test_buckets_on_embeddings(kind: str, tmp_path: Path) -> None:
         assert_same(adapted, tmp_path / "model.onnx", items_of(kind, count, seed=count))
 
 
+def test_buckets_without_items_come_last(tmp_path: Path) -> None:
+    encoder = make("mlp")
+    made = encoder.encode(items_of("mlp", 3))
+    adapted = adapt_encoder(encoder, made.embeddings, made.codes)
+    adapted.export_onnx(tmp_path / "model.onnx")
+    asked = 1e3 * items_of("mlp", 17)
+    assert_same(adapted, tmp_path / "model.onnx", asked)
+    order = run(tmp_path / "model.onnx", asked)[2]
+    used = set(adapted.encode_stored(made.embeddings).ordered_buckets(1)[:, 0].tolist())
+    assert {tuple(sorted(row)) for row in order[:, : len(used)].tolist()} == {tuple(sorted(used))}
+
+
 def test_the_model_says_what_it_takes_gives_and_is(tmp_path: Path) -> None:
     for kind, shape, dtype in (
         ("nin", ["n", *SIZE, 3], "tensor(uint8)"),

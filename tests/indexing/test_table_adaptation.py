@@ -19,10 +19,12 @@ from flowhash.encoder import Encoder
 from flowhash.errors import InputError, StorageError
 from flowhash.indexing import (
     LostEncoderError,
+    TableNotes,
     adapt_table,
     adaptation_folder,
     adapted_before,
     own_encoder,
+    tell_index,
 )
 from flowhash.learn import adaptation
 from flowhash.table import HashTable
@@ -147,6 +149,20 @@ def test_a_saved_encoder_is_used_while_the_table_stays(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["encoder", "new", "newer", "x.table"]
 
 
+def test_a_home_is_found_for_the_encoder_where_its_note_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, encoder = stored(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with HashTable.open(place, "r+") as table:
+        done = adapt_table(table, encoder, "~/new")
+        assert done.folder == tmp_path / "new"
+        assert own_encoder(table, place) == tmp_path / "new" / "encoder"
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 def test_table_and_encoder_may_move_together(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     place, encoder = stored(tmp_path / "here")
@@ -161,6 +177,33 @@ def test_table_and_encoder_may_move_together(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "there" / "new")
         with pytest.raises(LostEncoderError, match=r"new/encoder, which is not there any more"):
             own_encoder(table, moved)
+
+
+def test_what_index_noted_names_an_encoder_that_is_there(tmp_path: Path) -> None:
+    place, encoder = stored(tmp_path)
+    with HashTable.open(place, "r+") as table:
+        notes = TableNotes(table)
+        notes.write_settings({"encoder": str(tmp_path / "encoder"), "metric": "euclidean"})
+        adapt_table(table, encoder, tmp_path / "new")
+        told = {"encoder": str(tmp_path / "new" / "encoder"), "metric": "euclidean"}
+        assert notes.settings() == told
+        moved = {**told, "encoder": str(tmp_path / "moved" / "encoder")}
+        (tmp_path / "new").rename(tmp_path / "moved")
+        tell_index(table)  # nowhere to be found
+        assert notes.settings() == told
+        with pytest.raises(LostEncoderError):
+            adapted_before(table)
+        notes.write_settings(moved)
+        tell_index(table)
+        assert notes.settings() == moved
+        assert adapted_before(table) == tmp_path / "moved" / "encoder"
+        # In its place there is another by now, or something that cannot be read.
+        encoder.save(tmp_path / "new" / "encoder")
+        tell_index(table)
+        assert notes.settings() == moved
+        (tmp_path / "new" / "encoder" / "encoder.json").write_text("{")
+        tell_index(table)
+        assert notes.settings() == moved
 
 
 def test_what_cannot_be_adapted_says_why(tmp_path: Path) -> None:

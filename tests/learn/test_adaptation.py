@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -116,32 +118,45 @@ def test_any_items_give_buckets_that_can_be_used(
     elif kind == "far":
         rows += 1e3
     codes = np.stack([rng.permutation(encoder.buckets)[:active] for _ in range(count)])
-    adapted = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
+    centres: list[BucketCentres] = []
+
+    def watched(*given: Any) -> BucketCentres:
+        centres.append(fit_centres(*given))
+        return centres[-1]
+
+    with mock.patch.object(adaptation, "fit_centres", watched):
+        adapted = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
     assert (adapted.buckets, adapted.active, adapted.dim) == (11, active, encoder.dim)
     made = adapted.encode_stored(rows)
     assert np.isfinite(made.activations).all()
-    _, places = np.unique(rows, axis=0, return_inverse=True)
+    different, places = np.unique(rows, axis=0, return_inverse=True)
     for place in range(places.max() + 1):  # equal items share their first bucket
         firsts = made.activations[places.ravel() == place].argmax(axis=1)
         assert len(set(firsts.tolist())) == 1
-    # A bucket that no item is nearest to is opened behind those that have items.
-    used = np.unique(made.activations.argmax(axis=1))
-    if kind in ("plain", "few") and metric == "euclidean":
-        order = made.ordered_buckets()
-        assert np.isin(order[:, 0], used).all()
+    # A bucket that no item is nearest to is opened behind all that have items, whatever is asked.
+    idle = centres[0].idle
+    assert idle.sum() >= adapted.buckets - len(different)
+    for length in (-1.0, 1e-3, 1.0, 1e3):
+        order = adapted.encode_stored(np.float32(length) * rows).ordered_buckets()
+        assert not idle[order[:, : np.count_nonzero(~idle)]].any()
     again = adapt_encoder(encoder, rows, codes, metric=metric, seed=seed)
     assert again.fingerprint == adapted.fingerprint
 
 
-def test_buckets_without_items_come_last() -> None:
-    encoder = make("mlp")
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner"])
+@pytest.mark.parametrize("length", [1e-3, 1.0, 1e3, 1e15])
+def test_buckets_without_items_come_last(metric: str, length: float) -> None:
+    encoder = make("mlp", active=5)  # more than there are items
     rows = np.eye(4, dtype=np.float32)[:3]
-    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 3)
+    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 3, metric=metric)
     made = adapted.encode_stored(rows)
     used = set(made.activations.argmax(axis=1).tolist())
     assert len(used) == 3  # one each, of eleven
-    for order in made.ordered_buckets():
+    asked = adapted.encode_stored(np.concatenate((rows, -rows)) * np.float32(length))
+    assert np.isfinite(asked.activations).all()
+    for order, code in zip(asked.ordered_buckets(), asked.codes, strict=True):
         assert set(order[:3].tolist()) == used
+        assert set(code.tolist()) == set(order[:5].tolist()) > used
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,8 +238,23 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rng.normal(size=(100, DIM)).astype(np.float32)
     codes = rng.integers(0, BUCKETS, (100, 2)).astype(np.int32)
     whole = fit_centres(rows, codes, BUCKETS)
-    monkeypatch.setattr(bucket_centres, "BLOCK", 7)
-    np.testing.assert_allclose(fit_centres(rows, codes, BUCKETS).points, whole.points, atol=1e-5)
+    for name, size in (("BLOCK", 7), ("NEAREST_BYTES", 4 * BUCKETS * 3), ("NEAREST_BYTES", 1)):
+        with monkeypatch.context() as smaller:
+            smaller.setattr(bucket_centres, name, size)
+            found = fit_centres(rows, codes, BUCKETS)
+        np.testing.assert_allclose(found.points, whole.points, atol=1e-5)
+
+
+def test_distances_to_many_centres_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    rows, points = (rng.normal(size=(n, DIM)).astype(np.float32) for n in (1_000, 2_000))
+    monkeypatch.setattr(bucket_centres, "NEAREST_BYTES", 1 << 18)
+    tracemalloc.start()
+    found = bucket_centres._nearest(rows, points)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 3 << 18  # all at once are 8 MB
+    np.testing.assert_array_equal(found[:, 0], squares(rows, points).argmin(axis=1))
 
 
 def test_the_callers_seeds_are_left_alone() -> None:
@@ -254,6 +284,29 @@ def test_the_callers_seeds_are_left_alone() -> None:
 def test_mistakes_say_what_to_do(rows: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         adapt_encoder(make("mlp"), rows, **options)
+
+
+@pytest.mark.parametrize("base", [True, False])
+def test_stored_embeddings_may_be_of_any_kind_of_numbers(base: bool) -> None:
+    encoder = make("mlp", base=base)
+    rows = np.random.default_rng(0).normal(size=(20, encoder.dim)).astype(np.float32)
+    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 20) if base else encoder
+    expected = adapted.encode_stored(rows)
+    still = rows.copy()
+    still.setflags(write=False)
+    for same in (rows.astype(np.float64), rows.tolist(), np.asfortranarray(rows), still):
+        made = adapted.encode_stored(same)
+        assert made.embeddings.dtype == made.activations.dtype == np.float32
+        np.testing.assert_array_equal(made.activations, expected.activations)
+    assert len(adapted.encode_stored(rows[:0]).codes) == 0
+    rows[3, 1] = np.nan
+    with pytest.raises(InputError, match=r"embeddings\[3, 1\] is nan; every value must be finite"):
+        adapted.encode_stored(rows)
+    for wrong in (rows[0], rows[:, :3], rows[:, :, None]):
+        with pytest.raises(InputError, match=r"embeddings ha(s|ve) shape"):
+            adapted.encode_stored(wrong)
+    with pytest.raises(InputError, match="expected an array of real numbers"):
+        adapted.encode_stored([["a"] * encoder.dim])
 
 
 def test_networks_that_take_what_nobody_makes_are_refused() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError, TrainingError
-from flowhash.learn import Schedule, Settings, Stage, train
+from flowhash.learn import Schedule, Settings, Stage, adapt_encoder, train
 from flowhash.learn.batches import THREAD
 from flowhash.learn.training.training_journal import Progress
 from flowhash.model_files import read_json, read_tensors
@@ -187,6 +187,20 @@ def test_another_encoder_may_be_the_base(tmp_path: Path) -> None:
     ranked = train(splits, learning(rank="hash"), tmp_path / "ranked", quiet=True)
     with pytest.raises(InputError, match="ranks with its hash network"):
         train(splits, learning(), tmp_path / "third", base=ranked, quiet=True)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_adapted_encoder_may_be_the_base(own: bool, tmp_path: Path) -> None:
+    splits = clouds()
+    assert splits.test is not None
+    backbone = custom_backbone(Own(), 16) if own else None
+    first = train(splits, learning(), None, backbone=backbone, quiet=True)
+    made = first.encode(splits.test)
+    adapted = adapt_encoder(first, made.embeddings, made.codes)
+    second = train(splits, learning(), tmp_path, base=adapted, quiet=True)
+    np.testing.assert_array_equal(second.encode(splits.test).embeddings, made.embeddings)
+    finished = train(splits, learning(), tmp_path, base=adapted, quiet=True)
+    assert finished.fingerprint == second.fingerprint
 
 
 @pytest.mark.parametrize("stage", [True, False], ids=["with a stage 1", "without a stage 1"])

@@ -12,9 +12,10 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from flowhash.argument_checks import finite, matrix
 from flowhash.codes import ordered_buckets, topk_codes
 from flowhash.data import Preprocessing
 from flowhash.encoder.encoder_files import (
@@ -281,7 +282,7 @@ class Encoder:
                 f"{device} has no memory for a batch of this size; make batch_size smaller"
             ) from error
 
-    def encode_stored(self, embeddings: NDArray[np.float32], device: str = "auto") -> Encoded:
+    def encode_stored(self, embeddings: ArrayLike, device: str = "auto") -> Encoded:
         """Items of which only the embeddings are left, as a table stores them.
 
         The activations are those of :meth:`encode`, made by the same network. That takes a hash
@@ -289,19 +290,22 @@ class Encoder:
         gives vectors as they are, or where there is no base.
 
         Args:
-            embeddings: [n, dim] float32.
+            embeddings: [n, dim]; computed with as float32.
             device: "auto", "cpu" or "cuda".
 
         Raises:
-            InputError: the hash network takes something else.
+            InputError: the hash network takes something else; embeddings are of another shape, or
+                not finite.
         """
-        if embeddings.ndim != 2 or embeddings.shape[1] != self.dim:
+        rows: NDArray[np.float32] = matrix(embeddings, "embeddings", "numbers", (np.float32,))
+        if rows.shape[1] != self.dim:
             raise InputError(
-                f"embeddings have shape {embeddings.shape}; expected [n, {self.dim}], as this "
-                "encoder makes them"
+                f"embeddings have shape {rows.shape}; expected [n, {self.dim}], as this encoder "
+                "makes them"
             )
+        finite(rows, "embeddings")
         if self.base is None:  # the hash network's outputs are the embeddings
-            return Encoded(embeddings, embeddings, self.active, self.fingerprint)
+            return Encoded(rows, rows, self.active, self.fingerprint)
         if not (self.networks.chained or self.base.passes_through):
             raise InputError(
                 f"the hash network takes {self.preprocessing.kind}, not embeddings, so that no "
@@ -311,9 +315,9 @@ class Encoder:
         chosen = device_of(device)
         network = self.networks.to(chosen).hash
         made = [np.zeros((0, self.buckets), np.float32)]
-        blocks = (embeddings[start : start + ROWS] for start in range(0, len(embeddings), ROWS))
+        blocks = (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
         made += [part for (part,) in run_networks([network], blocks, chosen)]
-        return Encoded(embeddings, np.concatenate(made), self.active, self.fingerprint)
+        return Encoded(rows, np.concatenate(made), self.active, self.fingerprint)
 
     @overload
     def create_table(self, path: Path | None = None, **options: Any) -> HashTable: ...

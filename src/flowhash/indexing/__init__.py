@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for other rooms
         SETTINGS as SETTINGS,
         LostEncoderError as LostEncoderError,
         OtherEncoderError as OtherEncoderError,
+        fingerprint_at as fingerprint_at,
     )
 
 __all__, __getattr__, __dir__ = lazy_exports(__spec__)

@@ -14,16 +14,23 @@ from numpy.typing import NDArray
 
 from flowhash.durable_files import folder_aside, naming, put_folder
 from flowhash.errors import Argument, InputError, StorageError
-from flowhash.indexing.table_notes import ADAPTED, TableNotes, adaptation_note
+from flowhash.indexing.table_notes import (
+    ADAPTED,
+    LostEncoderError,
+    TableNotes,
+    adaptation_note,
+    fingerprint_at,
+    own_encoder,
+)
 from flowhash.progress_bars import items_bar, shown
 from flowhash.table import HashTable, draw_sample
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
-RECORD = "adaptation.json"  # in the new encoder's run: what it was fitted to
+FITTED_TO = "adaptation.json"  # in the new encoder's run: what it was fitted to
 ENCODER = "encoder"  # its folder in there, as in the run of a training
-METHOD = 1  # counts up where the same items give other buckets
+METHOD = 2  # counts up where the same items give other buckets
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +65,7 @@ def adapt_table(
     takes an encoder that is saved there, if the table has not changed since it was fitted.
 
     Searches go on meanwhile, among the old codes. Of the embeddings a sample is in memory, 256 a
-    bucket and 256 MB at the most.
+    bucket and 256 MB at the most; but 8 a bucket always, also where these are more than that.
 
     Args:
         table: in a folder or in memory, open to be changed.
@@ -80,7 +87,7 @@ def adapt_table(
     if not len(table):
         raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
                          "fitted to them")  # fmt: skip
-    folder = None if out is None else Path(out)
+    folder = None if out is None else Path(out).expanduser()
     wanted = _record(table, encoder, seed)
     saved = None if folder is None else _saved(folder, wanted, encoder)
     adapted = _fitted(table, encoder, seed, show) if saved is None else saved
@@ -105,17 +112,27 @@ def adapt_table(
     return Adaptation(adapted, folder, saved is not None)
 
 
-def adapted_before(table: HashTable, seed: int = 0) -> Path | None:
-    """The encoder of the last adaptation, if it had this seed and nothing has changed since."""
+def adapted_before(table: HashTable, seed: int = 0, encoder: Path | None = None) -> Path | None:
+    """The encoder of the last adaptation, if it had this seed and nothing has changed since.
+
+    Args:
+        table: in a folder.
+        seed: of the sample.
+        encoder: the folder where it is by now, if somebody knows better than the notes.
+
+    Raises:
+        LostEncoderError: it is not where the notes say.
+    """
     note = adaptation_note(table)
-    if note is None:
+    if note is None or table.path is None:
         return None
     identity, _, generation = str(note.get("table")).rpartition(" ")
     if note.get("seed") != seed or note.get("method") != METHOD or not generation.isdecimal():
         return None
     # The new codes were the next state after the one that was looked at.
-    unchanged = table.version == f"{identity} {int(generation) + 1}"
-    return Path(note["path"]) if unchanged else None
+    if table.version != f"{identity} {int(generation) + 1}":
+        return None
+    return own_encoder(table, table.path, encoder)
 
 
 def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path:
@@ -135,12 +152,21 @@ def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path
         number += 1
 
 
-def tell_index(table: HashTable) -> None:
-    """Let what ``index`` noted beside the table name the encoder of an adaptation."""
-    notes, note = TableNotes(table), adaptation_note(table)
-    settings = {} if table.path is None else notes.settings()
-    if settings and note is not None:
-        notes.write_settings({**settings, "encoder": note["path"]})
+def tell_index(table: HashTable, encoder: Path | None = None) -> None:
+    """Let what ``index`` noted beside the table name the encoder of an adaptation.
+
+    Args:
+        table: what is noted beside it stays, if the encoder is nowhere to be found.
+        encoder: the folder where it is by now; None for where the notes say.
+    """
+    if table.path is None or adaptation_note(table) is None:
+        return
+    notes = TableNotes(table)
+    settings = notes.settings()
+    with contextlib.suppress(LostEncoderError):
+        found = own_encoder(table, table.path, encoder)
+        if settings and found is not None and fingerprint_at(found) == table.encoder:
+            notes.write_settings({**settings, "encoder": _whole(found)})
 
 
 def _check(table: HashTable, out: str | Path | None) -> None:
@@ -173,7 +199,7 @@ def _record_of(folder: Path) -> dict[str, Any] | None:
     from flowhash.model_files import read_json
 
     try:
-        return read_json(folder / RECORD)
+        return read_json(folder / FITTED_TO)
     except (StorageError, OSError):
         return None
 
@@ -202,7 +228,7 @@ def _save(encoder: Encoder, folder: Path, record: Mapping[str, Any]) -> None:
 
     with naming(folder), folder_aside(folder) as made:
         encoder.save(made / ENCODER)
-        write_json(made / RECORD, record)
+        write_json(made / FITTED_TO, record)
         put_folder(made, folder)
 
 
@@ -229,4 +255,4 @@ def _place(table: HashTable) -> str:
 
 
 def _whole(path: Path) -> str:
-    return os.path.realpath(path.expanduser())
+    return os.path.realpath(path)

@@ -169,7 +169,7 @@ def own_encoder(
     if isinstance(place, Path):
         # Where table and encoder were moved together, their places still lie alike.
         candidates += [place / os.path.relpath(path, beside or path) for path, beside in known]
-    there = {one: _fingerprint(one) for one in candidates if (one / RECORD).exists()}
+    there = {one: fingerprint_at(one) for one in candidates if (one / RECORD).exists()}
     for candidate, fingerprint in there.items():
         if fingerprint in (table.encoder, None) or table.encoder is None:
             return candidate
@@ -208,7 +208,7 @@ def adaptation_note(table: HashTable | RemoteEngine) -> dict[str, Any] | None:
     return note if own else None
 
 
-def _fingerprint(folder: Path) -> Any:
+def fingerprint_at(folder: Path) -> Any:
     """What an encoder's record says, read without torch; None where loading it will say why."""
     try:
         record = json.loads(read_regular_file(folder / RECORD, LARGEST_RECORD))

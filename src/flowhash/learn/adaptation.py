@@ -37,7 +37,7 @@ def adapt_encoder(
     Args:
         encoder: what was trained; it stays as it is.
         embeddings: of the items, as it makes them and as a table stores them [n, dim]. Of many a
-            sample is looked at, 256 a bucket.
+            sample is looked at, 256 a bucket; fewer, but 8, where these are more than 256 MB.
         codes: the buckets of each item [n, k], such as those it has in the table. None makes them
             of the embeddings, where the hash network takes those.
         metric: of the table. For "cosine" and "inner" the centres are directions.

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from flowhash.progress_bars import tracked
 
 ROUNDS = 20  # of k-means at the most
-BLOCK = 8_192  # embeddings whose distances are in memory at once
+BLOCK = 8_192  # embeddings that are looked at at once
+NEAREST_BYTES = 1 << 26  # of distances to all centres in memory at once
+LAST = -1e30  # the output of a bucket without items: below all others, for vectors of any length
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +32,7 @@ class BucketCentres:
 
         The output of bucket j is s·(x·c_j - |c_j|²/2) but for a number that all buckets have in
         common: of x·c_j the part of the centres' mean is left out, so that embeddings far from
-        zero lose no digits. Twins of other centres, which idle buckets may be, come behind them.
+        zero lose no digits. Idle buckets have one output, below all others, whatever x is.
 
         Args:
             directions: compare angles instead of distances, so that the length of x does not
@@ -40,15 +42,14 @@ class BucketCentres:
         if directions:
             lengths = np.linalg.norm(points, axis=1, keepdims=True)
             points = points / np.where(lengths > 0, lengths, 1.0)
-        middle = points.mean(axis=0)
-        weights = points - middle
+        middle = points[~self.idle].mean(axis=0)
+        weights = np.where(self.idle[:, None], 0.0, points - middle)
         biases = np.zeros(len(points))
         if not directions:
             biases = -0.5 * (weights * (points + middle)).sum(axis=1)
-        widest = float(np.square(weights).sum(axis=1).max())
-        biases[self.idle] -= 4.0 * widest or 1.0
         scale = float(np.linalg.norm(weights, axis=1).max()) or 1.0
-        return (weights / scale).astype(np.float32), (biases / scale).astype(np.float32)
+        biases = np.where(self.idle, LAST, biases / scale)
+        return (weights / scale).astype(np.float32), biases.astype(np.float32)
 
 
 def fit_centres(
@@ -127,5 +128,10 @@ def _fill(
 def _nearest(rows: NDArray[np.float32], points: NDArray[np.float32]) -> NDArray[np.int32]:
     """The nearest point of each row [n, 1]; of several, the first."""
     halves = 0.5 * np.square(points).sum(axis=1)
-    found = [(part @ points.T - halves).argmax(axis=1) for part in _blocks(rows)]
-    return np.concatenate(found).astype(np.int32)[:, None]
+    size = max(1, min(BLOCK, NEAREST_BYTES // (4 * len(points))))
+    found = np.empty((len(rows), 1), np.int32)
+    for start in range(0, len(rows), size):
+        near = rows[start : start + size] @ points.T
+        near -= halves
+        found[start : start + size, 0] = near.argmax(axis=1)
+    return found

@@ -171,7 +171,8 @@ def _prepared_for(base: Encoder, splits: Splits) -> Splits:
 
 
 def _backbone_of(base: Encoder | EmbeddingNetwork | None) -> nn.Module | None:
-    network = base.hash if isinstance(base, Encoder) else base
+    # The hash network of an adapted encoder takes embeddings, and has no backbone for items.
+    network = (base.base or base.hash) if isinstance(base, Encoder) else base
     return None if network is None else network.backbone
 
 

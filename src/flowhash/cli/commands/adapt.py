@@ -12,7 +12,7 @@ import typer
 
 from flowhash.cli import options
 from flowhash.cli.config_file import save_settings
-from flowhash.cli.locations import load_encoder, place_of, shown, writable
+from flowhash.cli.locations import encoder_folder, load_encoder, place_of, shown, writable
 from flowhash.cli.output import Output, count, stoppable
 from flowhash.errors import InputError
 
@@ -64,28 +64,32 @@ def adapt(
     with HashTable.open(place, "r+") as opened:
         if not len(opened):
             raise InputError(f"{place} is empty; put items into it with `flowhash index`")
-        if not again and _was_adapted(opened, place, seed, output):
+        if not again and _was_adapted(opened, place, encoder, out, seed, output):
             return
         loaded = _encoder_of(opened, place, encoder)
         _adapt(context, opened, place, loaded, out, seed, device, output)
 
 
-def _was_adapted(table: HashTable, place: Path, seed: int, output: Output) -> bool:
+def _was_adapted(
+    table: HashTable, place: Path, encoder: Path | None, out: Path | None, seed: int, output: Output
+) -> bool:
     """Whether there is nothing to do, and then say so."""
-    from flowhash.indexing import adapted_before, tell_index
+    from flowhash.indexing import adapted_before, fingerprint_at, tell_index
 
-    before = adapted_before(table, seed)
-    if before is None:
-        return False
-    tell_index(table)  # which a command that was killed may have left out
+    given = None if encoder is None else encoder_folder(encoder)
+    before = adapted_before(table, seed, given)
+    if before is None or fingerprint_at(before) != table.encoder:
+        return False  # what adapts says why another encoder will not do
+    tell_index(table, before)  # which a command that was killed may have left out
     facts = {
         "table": place, "items": len(table), "adapted": False, "resumed": False,
         "encoder": before, "fingerprint": table.encoder, "seconds": 0.0,
     }  # fmt: skip
+    unused = "" if out is None else f"; {out} was not used"
     output.result(
         facts,
-        f"{place}: was adapted before, and nothing has changed since; its encoder is {before}. To "
-        "adapt it once more give --again",
+        f"{place}: was adapted before, and nothing has changed since; its encoder is {before}"
+        f"{unused}. To adapt it once more give --again",
     )
     return True
 
@@ -107,7 +111,7 @@ def _adapt(
 ) -> None:  # fmt: skip
     from flowhash.indexing import ENCODER, adapt_table, adaptation_folder
 
-    folder = adaptation_folder(table, encoder, seed) if out is None else out
+    folder = adaptation_folder(table, encoder, seed) if out is None else out.expanduser()
     writable(folder.parent)
     began, before = time.monotonic(), table.stats()
 
