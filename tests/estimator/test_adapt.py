@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
 from flowhash import FlowHasher
+from flowhash.encoder import Encoded
+from flowhash.learn import adapt_encoder
 
 QUICK: dict[str, Any] = {"buckets": 12, "hidden": (), "steps": 20, "random_state": 0}
 
@@ -85,6 +88,38 @@ def test_it_may_be_fitted_to_other_items() -> None:
     assert other.adapt().encoder_.fingerprint != one.encoder_.fingerprint
     again = FlowHasher(**QUICK).fit(known, labels).adapt(new)
     assert again.encoder_.fingerprint == one.encoder_.fingerprint
+
+
+@pytest.mark.parametrize("other", [True, False])
+@pytest.mark.parametrize("rank", ["input", "whitened", "codes"])
+def test_a_sample_is_encoded_and_codes_are_made_in_blocks(
+    other: bool, rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowhash.learn.adaptation.PER_BUCKET", 5)
+    known, labels = items(range(4))
+    new = items(range(10, 20), 20, seed=1)[0] if other else None
+    hasher = FlowHasher(**QUICK, rank=rank).fit(known, labels)
+    before = hasher.encoder_
+    made = before.encode(known if new is None else new)
+    seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
+    expected = adapt_encoder(before, made.embeddings, made.codes, seed=seed)
+    sizes: list[int] = []
+
+    def counted(self: Encoded) -> Any:
+        sizes.append(len(self.activations))
+        return real(self)
+
+    real = vars(Encoded)["codes"].fget
+    monkeypatch.setattr(Encoded, "codes", property(counted))
+    monkeypatch.setattr("flowhash.estimator.flow_hasher.ROWS", 50)
+    hasher.adapt(new)
+    assert max(sizes) <= 50
+    assert sum(sizes) == len(known) + (0 if new is None else 60)  # five of each bucket
+    # In other blocks the last digits of an embedding may be others.
+    for name, value in expected.hash.state_dict().items():
+        torch.testing.assert_close(hasher.encoder_.hash.state_dict()[name], value)
+    stored = np.array(hasher.table_.codes_of(list(range(len(known)))))
+    np.testing.assert_array_equal(stored, expected.encode(known).codes)
 
 
 def test_what_fails_leaves_what_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,9 @@ from flowhash.estimator.hasher_files import (
     save_hasher,
 )
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
-from flowhash.learn import LOSSES, adapt_encoder, original_vectors
+from flowhash.learn import LOSSES, adapt_encoder, original_vectors, sample_size
 from flowhash.networks import device_of, run_networks
-from flowhash.table import MOST_BUCKETS, HashTable, Hits
+from flowhash.table import MOST_BUCKETS, HashTable, Hits, draw_sample
 
 METRIC_NAMES = {  # the names that people know them by
     "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
@@ -278,17 +278,23 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             ValueError: X cannot be used.
         """
         check_is_fitted(self)
-        _, stored = contents(self.table_, self.n_samples_fit_)
+        starts, stored = contents(self.table_, self.n_samples_fit_)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        rows = stored if X is None else self._items(X)
+        size = sample_size(self.encoder_.buckets, self.encoder_.dim)
+        chosen = draw_sample(len(rows), size, seed)  # no more are encoded
         if X is None:
-            items = self._stored_items()
+            rows, starts = stored[chosen], starts[chosen]
         else:
-            items = self.encoder_.encode(self._items(X), ROWS, self.device)
+            parts = self.encoder_.stream(rows[chosen], ROWS, self.device)
+            made = [(part.embeddings, part.codes) for part in parts]
+            rows, starts = (np.concatenate(some) for some in zip(*made, strict=True))
         encoder = adapt_encoder(
-            self.encoder_, items.embeddings, items.codes, metric=self.table_.metric, seed=seed,
+            self.encoder_, rows, starts, metric=self.table_.metric, seed=seed,
             show=bool(self.verbose),
         )  # fmt: skip
-        codes = encoder.encode_stored(stored, self.device).codes
+        blocks = (stored[start : start + ROWS] for start in range(0, len(stored), ROWS))
+        codes = np.concatenate([encoder.encode_stored(part, self.device).codes for part in blocks])
         assemble(self.__dict__, encoder, codes, stored, self._numbers)
         return self
 
