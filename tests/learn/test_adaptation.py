@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn import adapt_encoder, adaptation, bucket_centres
-from flowhash.learn.bucket_centres import BucketCentres, fit_centres
+from flowhash.learn import adapt_encoder, adaptation
+from flowhash.learn.adaptation import BucketCentres, fit_centres
 from flowhash.networks import BaseEmbeddings, EmbeddingNetwork
 from tests.encoder.encoders import KINDS, Own, items_of, make
 
@@ -240,7 +240,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fit_centres(rows, codes, BUCKETS)
     for name, size in (("BLOCK", 7), ("NEAREST_BYTES", 4 * BUCKETS * 3), ("NEAREST_BYTES", 1)):
         with monkeypatch.context() as smaller:
-            smaller.setattr(bucket_centres, name, size)
+            smaller.setattr(adaptation, name, size)
             found = fit_centres(rows, codes, BUCKETS)
         np.testing.assert_allclose(found.points, whole.points, atol=1e-5)
 
@@ -248,9 +248,9 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_distances_to_many_centres_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(6)
     rows, points = (rng.normal(size=(n, DIM)).astype(np.float32) for n in (1_000, 2_000))
-    monkeypatch.setattr(bucket_centres, "NEAREST_BYTES", 1 << 18)
+    monkeypatch.setattr(adaptation, "NEAREST_BYTES", 1 << 18)
     tracemalloc.start()
-    found = bucket_centres._nearest(rows, points)
+    found = adaptation._nearest(rows, points)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 3 << 18  # all at once are 8 MB
