@@ -46,6 +46,8 @@ def test_the_map_is_in_the_last_layer(outputs: int | None) -> None:
     splits, device = clouds(), torch.device("cpu")
     plain = build_backbone({"name": "linear", "inputs": 8})
     base = EmbeddingNetwork(plain, outputs)
+    if outputs is not None:
+        torch.nn.init.constant_(base.head.get_parameter("bias"), 2.0)  # so that there is a mean
     made = whitened_base(base, splits.train, splits.preprocessing, device)
     inputs = splits.preprocessing(splits.train.take(np.arange(len(splits.train))))
     with torch.no_grad():
@@ -90,6 +92,8 @@ def test_classes_that_come_later_are_told_apart_better(metric: str, tmp_path: Pa
     asked = hasher.search(rows, 4, probe=16)  # of which the first is the item itself
     np.testing.assert_array_equal(everything.ids, asked.ids[:, 1:])
     np.testing.assert_allclose(everything.distances, asked.distances[:, 1:], atol=1e-3)
+    alone = hasher.search(None, 1, probe=1).scanned + 1  # by the bucket that each item opens
+    np.testing.assert_array_equal(alone, hasher.search(rows, 1, probe=1).scanned)
     hasher.adapt(others)  # whose buckets are fitted to what was asked for
     hasher.save(tmp_path / "hasher")
     record = json.loads((tmp_path / "hasher" / "flowhasher.json").read_text())
