@@ -100,6 +100,10 @@ class LockedTableError(StorageError):
     """Another process, or another object of this one, is writing to the table."""
 
 
+class OldCalibrationWarning(UserWarning):
+    """So many items came or went since recall was calibrated that it may not be reached."""
+
+
 class ChangedNotesError(StorageError):
     """A note of a table is not what the caller knows of it: somebody else has changed it."""
 

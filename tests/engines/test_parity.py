@@ -658,3 +658,22 @@ def test_a_large_batch_of_queries(make: Make) -> None:
     queries, order = whole_numbers(generator, "small", count, 5), orders(generator, count, 16)
     pair.search(order, queries, 5)
     pair.search(order, queries, 5, at_least=40, where=list(pair.model)[::2])
+
+
+@pytest.mark.parametrize("active", [1, 2])
+def test_recall_opens_the_same_buckets(make: Make, active: int) -> None:
+    pair = filled(make, 240, active=active)
+    generator = np.random.default_rng(3)
+    queries = whole_numbers(generator, "small", 60, pair.table.dim)
+    activations = generator.normal(size=(60, pair.table.buckets)).astype(np.float32)
+    probe = generator.integers(1, 5, 60)
+    order = orders(generator, 60, pair.table.buckets)
+    made = [each.calibrate(activations, queries, tops=(5,)) for each in (pair.table, pair.engine)]
+    assert made[0] == made[1]
+    assert pair.table.notes() == pair.engine.notes()
+    for how in ({"probe": probe}, {"probe": probe, "at_least": 30}):
+        expected = pair.table.search(order, queries, 4, **how)
+        assert bits(pair.engine.search(order, queries, 4, **how)) == bits(expected)
+    for how in ({"recall": 0.8}, {"recall": 0.8, "at_least": 30}, {"recall": 1}):
+        expected = pair.table.search(activations, queries, 4, **how)
+        assert bits(pair.engine.search(activations, queries, 4, **how)) == bits(expected)

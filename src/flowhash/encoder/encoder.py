@@ -515,6 +515,10 @@ def _check_lengths(given: dict[str, Any], count: int | None, state: str) -> None
 
 def search_encoded(table: Engine, queries: Encoded, top: int, **options: Any) -> Hits:
     """Search with as many ordered buckets as the options may open."""
+    if options.get("recall") is not None:  # which decides by how sure the network is
+        return table.search(
+            queries.activations, queries.embeddings, top, encoder=queries.fingerprint, **options
+        )
     first: int | None = None
     if options.get("at_least") is None:
         wanted = options.get("probe") or queries.active

@@ -55,7 +55,7 @@ class EngineQueries:
         order: buckets in the order to open them [q, m].
         queries: [q, dim].
         top: how many to return.
-        probe: buckets that every query opens.
+        probe: how many buckets each query opens [q].
         at_least: open more until so many items are found, or None.
         where: what may be found.
     """
@@ -63,7 +63,7 @@ class EngineQueries:
     order: NDArray[np.int32]
     queries: NDArray[np.float32]
     top: int
-    probe: int
+    probe: NDArray[np.int32]
     at_least: int | None
     where: Where = None
 

@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.progress_bars import shown
-from flowhash.table import STRING, Hits, Item, Stats, Stored, string_ids
+from flowhash.table import (
+    RECALL_TOPS,
+    STRING,
+    Hits,
+    Item,
+    RecallCalibration,
+    Stats,
+    Stored,
+    string_ids,
+)
 
 
 @runtime_checkable
@@ -89,8 +98,9 @@ class Engine(Protocol):
         queries: ArrayLike,
         top: int = 16,
         *,
-        probe: int | None = None,
+        probe: int | ArrayLike | None = None,
         at_least: int | None = None,
+        recall: float | None = None,
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
@@ -98,6 +108,19 @@ class Engine(Protocol):
         encoder: str | None = None,
     ) -> Hits:
         """The nearest items among those in the buckets that each query opens."""
+        ...
+
+    def calibrate(
+        self,
+        activations: ArrayLike,
+        queries: ArrayLike,
+        *,
+        tops: Sequence[int] = RECALL_TOPS,
+        own: Any = None,
+        threads: int | None = None,
+        encoder: str | None = None,
+    ) -> RecallCalibration:
+        """Find out how many buckets a recall takes, and note it."""
         ...
 
     def stats(self) -> Stats:

@@ -15,14 +15,20 @@ from flowhash.argument_checks import plain_integer
 from flowhash.engines.engine_arguments import EngineItems, EngineQueries, id_values, read_where
 from flowhash.errors import InputError, StorageError
 from flowhash.table import (
+    RECALL_NOTE,
+    RECALL_TOPS,
     HashTable,
     Hits,
     Item,
+    RecallCalibration,
     SettingsProperties,
     Stats,
     TableSettings,
+    calibrated,
     check_search,
     check_vectors,
+    opened_for_recall,
+    read_probe,
     read_queries,
 )
 
@@ -184,8 +190,9 @@ class RemoteTable(SettingsProperties, ABC):
         queries: ArrayLike,
         top: int = 16,
         *,
-        probe: int | None = None,
+        probe: int | ArrayLike | None = None,
         at_least: int | None = None,
+        recall: float | None = None,
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
@@ -201,20 +208,59 @@ class RemoteTable(SettingsProperties, ABC):
         """
         self._check_open()
         check_vectors(self.encoder, encoder)
+        if recall is not None:
+            ordered_buckets, probe = opened_for_recall(
+                self, ordered_buckets, recall, top, probe, where, at_least
+            )
         order, vectors = read_queries(self._settings, ordered_buckets, queries)
-        probe = self.active if probe is None else plain_integer(probe)
+        probe = read_probe(probe, self.active, len(vectors))
         top = plain_integer(top)
         check_search(order, top, probe, at_least, threads)
         # The kernels look at the numbers, in an empty table as in a full one.
         self._empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
         least = None if at_least is None else int(at_least)
         allowed = read_where(self._empty, where)
-        asked = EngineQueries(order, vectors, top, probe, least, allowed)
-        return self._search(asked, payloads, buckets)
+        probes = np.full(len(vectors), probe, np.int32)
+        asked = EngineQueries(order, vectors, top, probes, least, allowed)
+        hits = self._search(asked, payloads, buckets)
+        hits.recall = recall
+        return hits
+
+    def calibrate(
+        self,
+        activations: ArrayLike,
+        queries: ArrayLike,
+        *,
+        tops: Sequence[int] = RECALL_TOPS,
+        own: Any = None,
+        threads: int | None = None,
+        encoder: str | None = None,
+    ) -> RecallCalibration:
+        """Find out how many buckets a recall takes; see :meth:`flowhash.HashTable.calibrate`.
+
+        Items that are added or deleted later are not counted here, so that nothing says when it is
+        old: calibrate again after many changes.
+        """
+        self._check_writable()
+        found = calibrated(self, activations, queries, tops, own, threads, encoder)
+        self.note(RECALL_NOTE, found.to_json())
+        return found
 
     @abstractmethod
     def _search(self, asked: EngineQueries, payloads: bool, buckets: bool) -> Hits:
         """Answer queries, with the payloads and the buckets of the hits if they are wanted."""
+
+    @abstractmethod
+    def notes(self) -> dict[str, Any]:
+        """What was noted about the table."""
+
+    @abstractmethod
+    def note(self, name: str, value: Any) -> None:
+        """Note something, durably; None removes it."""
+
+    @abstractmethod
+    def bucket_loads(self) -> NDArray[np.int64]:
+        """How many items each bucket holds [d]."""
 
     def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
         """The buckets of each item, ascending; None for those that are not there."""

@@ -279,7 +279,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """
         check_is_fitted(self)
         starts, stored = contents(self.table_, self.n_samples_fit_)
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        seed = self._seed()
         rows = stored if X is None else self._items(X)
         size = sample_size(self.encoder_.buckets, self.encoder_.dim)
         chosen = draw_sample(len(rows), size, seed)  # no more are encoded
@@ -305,6 +305,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         *,
         probe: int | None = None,
         at_least: int | None = None,
+        recall: float | None = None,
     ) -> Hits:
         """The nearest items in the buckets that each query opens, and how many were compared.
 
@@ -313,17 +314,53 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             n_neighbors: how many at the most.
             probe: how many buckets to open; k by default.
             at_least: open further buckets, in order, until so many items are found.
+            recall: open as many as it takes to find this share of the nearest of all items, on
+                average over queries like those of :meth:`calibrate`, which comes first.
 
         Returns:
-            ``Hits`` with ids, distances (as ``kneighbors`` has them), counts and ``scanned``.
+            ``Hits`` with ids, distances (as ``kneighbors`` has them), counts, ``scanned`` and
+            ``opened``.
         """
-        return self._search(X, n_neighbors, probe=probe, at_least=at_least)
+        return self._search(X, n_neighbors, probe=probe, at_least=at_least, recall=recall)
+
+    def calibrate(self, X: Any = None, *, queries: int = 1_000) -> FlowHasher:  # noqa: N803
+        """Find out how many buckets a recall takes, so that ``recall=`` can be asked for.
+
+        Their true neighbours are searched among all items. It is saved with the estimator, and
+        called old once a fifth of the items came later.
+
+        Args:
+            X: queries [n, features] like those to come, 50 or more, better a thousand. None takes
+                items of the table, each searched among the others: the network was trained on
+                them and is surer of them than of new ones, so that a little less is reached.
+            queries: how many items, with ``X=None``.
+
+        Returns:
+            self.
+
+        Raises:
+            ValueError: X cannot be used, or there are too few queries or items.
+        """
+        check_is_fitted(self)
+        check_unchanged(self.table_, self.n_samples_fit_)
+        own = None
+        if X is None:
+            own = draw_sample(self.n_samples_fit_, queries, self._seed())
+            made = self._stored_items()
+            activations, embeddings = made.activations[own], made.embeddings[own]
+        else:
+            made = self.encoder_.encode(self._items(X), ROWS, self.device)
+            activations, embeddings = made.activations, made.embeddings
+        self.table_.calibrate(activations, embeddings, own=own, encoder=made.fingerprint)
+        return self
 
     def kneighbors(
         self,
         X: Any = None,  # noqa: N803
         n_neighbors: int | None = None,
         return_distance: bool = True,
+        *,
+        recall: float | None = None,
     ) -> Any:
         """The nearest items, as ``NearestNeighbors.kneighbors`` gives them.
 
@@ -334,13 +371,14 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             X: queries [n, features]; None asks for the neighbours of all items, without itself.
             n_neighbors: how many; the parameter by default.
             return_distance: whether distances are returned too.
+            recall: the share of the nearest of all items to find on average; see :meth:`calibrate`.
 
         Returns:
             Distances float64 [n, n_neighbors], nearest first, and positions of the items int64
             [n, n_neighbors]; or the positions only.
         """
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        found = self.search(X, wanted, at_least=wanted)
+        found = self.search(X, wanted, at_least=wanted, recall=recall)
         return (found.distances, found.ids) if return_distance else found.ids
 
     def kneighbors_graph(
@@ -515,6 +553,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         blocks = (items[start : start + ROWS] for start in range(0, len(items), ROWS))
         made = [part for (part,) in run_networks([encoder.hash.to(device)], blocks, device)]
         return Encoded(embeddings, np.concatenate(made), encoder.active, encoder.fingerprint)
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _items(self, values: Any) -> NDArray[np.float32]:
         return read_items(self, values, reset=False, unit=self.effective_metric_ == "cosine")

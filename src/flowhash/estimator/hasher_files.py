@@ -100,7 +100,8 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
     hasher.encoder_.save(inside / "encoder")
     with new_table(hasher.encoder_, metric, inside / "table") as table:
-        table.add(codes, embeddings, encoder=hasher.encoder_.fingerprint)
+        notes = hasher.table_.notes()  # how many buckets a recall takes
+        table.add(codes, embeddings, encoder=hasher.encoder_.fingerprint, notes=notes)
     labels = {"labels": torch.from_numpy(hasher._numbers)}
     record |= {"fitted": name, "labels_sha256": write_tensors(inside / LABELS, labels)}
     write_sealed(folder / RECORD, record)
@@ -135,7 +136,7 @@ def load_hasher(kind: type[Kind], folder: Path) -> Kind:
     try:
         encoder = Encoder.load(inside / "encoder")
         labels = _read_labels(path, inside / LABELS, record)
-        codes, embeddings = _read_table(inside / "table", encoder.fingerprint)
+        codes, embeddings, notes = _read_table(inside / "table", encoder.fingerprint)
         if len(labels) != len(codes):
             raise DamagedFileError(
                 f"{inside} holds {len(codes)} items and {len(labels)} labels; restore it from a "
@@ -143,7 +144,7 @@ def load_hasher(kind: type[Kind], folder: Path) -> Kind:
             )
         with described_by(path, "FlowHasher"):
             hasher = _hasher(kind, path, record, encoder.input_dim)
-            assemble(hasher.__dict__, encoder, codes, embeddings, labels)
+            assemble(hasher.__dict__, encoder, codes, embeddings, labels, notes)
             return hasher
     except InputError as error:
         raise DamagedFileError(f"{inside}: {error}; restore it from a copy") from error
@@ -198,12 +199,14 @@ def _trials(path: Path, stored: Any) -> list[dict[str, Any]]:
     return stored
 
 
-def _read_table(path: Path, fingerprint: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _read_table(
+    path: Path, fingerprint: str
+) -> tuple[NDArray[np.int32], NDArray[np.float32], dict[str, Any]]:
     with HashTable.open(path, encoder=fingerprint) as table:
         faults = table.check()
         if faults:
             raise DamagedFileError(f"{faults[0]}; restore {path} from a copy")
-        return contents(table, len(table))
+        return (*contents(table, len(table)), table.notes())
 
 
 def assemble(
@@ -212,10 +215,11 @@ def assemble(
     codes: NDArray[np.int32],
     embeddings: NDArray[np.float32],
     labels: NDArray[np.int64],
+    notes: dict[str, Any] | None = None,
 ) -> None:
-    """Put encoder, table and labels into an estimator's attributes."""
+    """Put encoder, table with its notes, and labels into an estimator's attributes."""
     table = new_table(encoder, state["effective_metric_"])
-    table.add(codes, embeddings, encoder=encoder.fingerprint)
+    table.add(codes, embeddings, encoder=encoder.fingerprint, notes=notes)
     state.update(encoder_=encoder, table_=table, _numbers=labels, n_samples_fit_=len(table))
 
 
@@ -223,11 +227,14 @@ def portable(state: dict[str, Any]) -> dict[str, Any]:
     """The attributes with the encoder as the bytes of its files and the table as arrays."""
     state = dict(state)
     if "table_" in state:
-        codes, embeddings = contents(state.pop("table_"), state["n_samples_fit_"])
+        table = state.pop("table_")
+        codes, embeddings = contents(table, state["n_samples_fit_"])
         with tempfile.TemporaryDirectory() as folder:
             state.pop("encoder_").save(folder)
             parts = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
-        state["_portable"] = {"encoder": parts, "codes": codes, "embeddings": embeddings}
+        state["_portable"] = {
+            "encoder": parts, "codes": codes, "embeddings": embeddings, "notes": table.notes(),
+        }  # fmt: skip
     return state
 
 
@@ -243,7 +250,8 @@ def restored(state: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
             for name, content in kept["encoder"].items():
                 (Path(folder) / Path(name).name).write_bytes(content)
             encoder = Encoder.load(folder)
-        assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"])
+        notes = kept.get("notes")  # of an older pickle there are none
+        assemble(state, encoder, kept["codes"], kept["embeddings"], state["_numbers"], notes)
     return state
 
 

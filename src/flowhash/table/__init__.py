@@ -9,6 +9,7 @@ from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from flowhash.table.hash_table import HashTable as HashTable
+    from flowhash.table.recall_calibration import RecallCalibration as RecallCalibration
     from flowhash.table.results import Hits as Hits, Item as Item, Stored as Stored
     from flowhash.table.statistics import Stats as Stats
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # for other rooms
         allowed_rows as allowed_rows,
         changed_notes as changed_notes,
         check_search as check_search,
+        read_probe as read_probe,
         read_queries as read_queries,
     )
     from flowhash.table.distance_metrics import METRICS as METRICS, exact_distance as exact_distance
@@ -37,6 +39,12 @@ if TYPE_CHECKING:  # for other rooms
         string_ids as string_ids,
     )
     from flowhash.table.integrity import folder_faults as folder_faults
+    from flowhash.table.recall_calibration import (
+        RECALL_NOTE as RECALL_NOTE,
+        RECALL_TOPS as RECALL_TOPS,
+        calibrated as calibrated,
+        opened_for_recall as opened_for_recall,
+    )
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.searcher import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.argument_checks import numbers, whole_number
+from flowhash.argument_checks import numbers, plain_integer, whole_number
 from flowhash.errors import ChangedNotesError, InputError
 from flowhash.table.ids import INT64, NO_STRINGS, Ids, Strings, pack_strings, read_ids
 from flowhash.table.segments.arrays import LAYOUTS
@@ -261,10 +261,32 @@ def read_queries(
     return np.require(order, np.int32, ["C", "W"]), asked
 
 
+def read_probe(probe: Any, active: int, count: int) -> int | NDArray[np.int32]:
+    """How many buckets are opened: one number, k by default, or one for each of the queries."""
+    if probe is None:
+        return active
+    if not isinstance(probe, (np.ndarray, list, tuple)) or np.ndim(probe) == 0:
+        found: int = plain_integer(probe)
+        return found
+    given = numbers(probe, "probe")
+    if given.dtype.kind not in "iu" or given.shape != (count,) or (given < 1).any():
+        raise InputError(
+            f"probe has shape {given.shape} and dtype {given.dtype}; expected one whole number, or "
+            f"{count} of them, one for each query, each 1 or more"
+        )
+    return given.clip(1, np.iinfo(np.int32).max).astype(np.int32)
+
+
 def check_search(
-    order: NDArray[np.int32], top: int, probe: int, at_least: int | None, threads: int | None
+    order: NDArray[np.int32],
+    top: int,
+    probe: int | NDArray[np.int32],
+    at_least: int | None,
+    threads: int | None,
 ) -> None:
     """Check the numbers of a search."""
+    if not isinstance(probe, int) and isinstance(probe, np.ndarray):
+        probe = int(probe.max(initial=1))
     if not type(top) is type(probe) is int or top < 1 or probe < 1:
         for name, value in (("top", top), ("probe", probe)):
             whole_number(name, value, 1)

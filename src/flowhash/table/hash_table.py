@@ -21,12 +21,25 @@ from flowhash.errors import DamagedFileError, InputError, LockedTableError, Stor
 from flowhash.table import arguments, changes
 from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
+from flowhash.table.recall_calibration import (
+    CHANGES,
+    RECALL_NOTE,
+    RECALL_TOPS,
+    RecallCalibration,
+    calibrated,
+    check_recall,
+    counted_changes,
+    known_calibration,
+    open_buckets,
+    read_activations,
+)
 from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import bucket_sizes
 from flowhash.table.search.scan import ROW_BITS, ROW_MASK, split_place
 from flowhash.table.search.searcher import Searcher
 from flowhash.table.segments.segment import Segment, TableState
 from flowhash.table.statistics import Stats, draw_sample, table_stats
+from flowhash.table.storage.manifest import read_manifest
 from flowhash.table.storage.table_folder import TableFolder
 from flowhash.table.table_settings import (
     SettingsProperties,
@@ -69,6 +82,7 @@ class HashTable(SettingsProperties):
         # Weakly, or files that a merge has replaced would be kept until somebody asks again.
         self._stats: tuple[weakref.ref[TableState], Stats] | None = None
         self._memory_notes: dict[str, Any] = {}  # of a table without a folder
+        self._calibration: tuple[Any, RecallCalibration] | None = None  # of the note of that moment
         _tables.add(self)
 
     @classmethod
@@ -211,7 +225,10 @@ class HashTable(SettingsProperties):
         with self._changing() as state:
             check_vectors(state.encoder, encoder)  # which another thread may have changed
             items = arguments.with_ids(items, state.next_id)
-            changed = arguments.changed_notes(self._known_notes, notes, expected_notes)
+            counted = counted_changes(self._known_notes, len(items.codes))
+            changed = arguments.changed_notes(
+                self._known_notes, {**(notes or {}), **counted}, expected_notes
+            )
             if len(items.codes):
                 self._state = changes.add(self._settings, self._folder, state, items, changed)
                 if changed is not None:
@@ -232,7 +249,12 @@ class HashTable(SettingsProperties):
             changed = state.without(*state.locate(wanted))
             gone = state.live - changed.live
             if gone:
-                self._state = changes.store(self._folder, state, changed)
+                noted = arguments.changed_notes(
+                    self._known_notes, counted_changes(self._known_notes, gone)
+                )
+                self._state = changes.store(self._folder, state, changed, noted)
+                if noted is not None:
+                    self._memory_notes = noted
                 self._state = changes.tidy(self._settings, self._folder, self._state)
         return gone
 
@@ -242,8 +264,9 @@ class HashTable(SettingsProperties):
         queries: ArrayLike,
         top: int = 16,
         *,
-        probe: int | None = None,
+        probe: int | ArrayLike | None = None,
         at_least: int | None = None,
+        recall: float | None = None,
         where: Any = None,
         threads: int | None = None,
         payloads: bool = False,
@@ -254,11 +277,15 @@ class HashTable(SettingsProperties):
 
         Args:
             ordered_buckets: the buckets of each query in the order in which it opens them [q, m],
-                as ``flowhash.ordered_buckets`` gives them.
+                as ``flowhash.ordered_buckets`` gives them; with ``recall`` the query's activations
+                [q, d] themselves.
             queries: their embeddings [q, dim].
             top: how many to return.
-            probe: how many buckets to open; k by default.
+            probe: how many buckets to open, one number or one for each query [q]; k by default.
             at_least: open further buckets, in order, until so many items are found.
+            recall: open as many as it takes to find this share of the ``top`` nearest of all items,
+                on average over queries like those of :meth:`calibrate`, which comes first. One
+                opens everything.
             where: ids that may be found: a list or set of ids, or a boolean array that has True at
                 the place of each (whole-number) id.
             threads: how many threads at the most; all cores by default.
@@ -272,14 +299,65 @@ class HashTable(SettingsProperties):
         """
         state = self._open_state()
         check_vectors(state.encoder, encoder)
+        if recall is not None:
+            check_recall(probe, where)
+            ordered_buckets, probe = self._opened_for(
+                state, ordered_buckets, recall, top, at_least is not None
+            )
         hits, places = self._search(
             state, ordered_buckets, queries, top, probe, at_least, where, threads
         )
+        hits.recall = recall
         if payloads:
             hits.payloads = payloads_at(state, places)
         if buckets:
             hits.buckets = buckets_at(state, places, self.active)
         return hits
+
+    def calibrate(
+        self,
+        activations: ArrayLike,
+        queries: ArrayLike,
+        *,
+        tops: Sequence[int] = RECALL_TOPS,
+        own: Any = None,
+        threads: int | None = None,
+        encoder: str | None = None,
+    ) -> RecallCalibration:
+        """Find out how many buckets a recall takes, so that :meth:`search` can be asked for one.
+
+        The true neighbours of the queries are searched among all items. The result is noted in the
+        table. Queries that set the thresholds promise the recall on average for further queries
+        like them, not for each, and not for others.
+
+        Args:
+            activations: of the queries [q, d]; a thousand do well.
+            queries: their embeddings [q, dim].
+            tops: numbers of neighbours whose recall is asked for later; a search for another number
+                takes the next larger of them.
+            own: the ids of the queries [q] where they are items of the table, which then do not
+                find themselves. A network that was trained on them is surer of them than of others.
+            threads: how many threads at the most; all cores by default.
+            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
+
+        Raises:
+            InputError: arguments that do not fit, or too few queries or items.
+            StorageError: it could not be noted.
+        """
+        found = calibrated(self, activations, queries, tops, own, threads, encoder)
+        with self._changing() as state:
+            noted = {RECALL_NOTE: found.to_json(), CHANGES: None}
+            changed = arguments.changed_notes(self._known_notes, noted)
+            if changed is not None:
+                self._store_notes(state, changed)
+        return found
+
+    @property
+    def calibration(self) -> RecallCalibration | None:
+        """What :meth:`calibrate` found, if it was called."""
+        self._open_state()
+        noted = self._known_notes.get(RECALL_NOTE)
+        return None if noted is None else RecallCalibration.from_json(noted)
 
     def compact(self) -> None:
         """Merge everything into one segment and drop what was deleted: the fastest to search."""
@@ -313,7 +391,10 @@ class HashTable(SettingsProperties):
         replace(self._settings, encoder=encoder).check()
         with self._changing() as state:
             known = self._known_notes
-            changed = arguments.changed_notes(known, notes)
+            # Other buckets need another calibration.
+            changed = arguments.changed_notes(
+                known, {RECALL_NOTE: None, CHANGES: None, **(notes or {})}
+            )
 
             def codes(embeddings: NDArray[np.float32]) -> NDArray[np.int32]:
                 found = codes_of(embeddings)
@@ -372,7 +453,12 @@ class HashTable(SettingsProperties):
                 raise InputError(
                     "a table in memory has no folder to take files into; create it on disk"
                 )
-            changed = arguments.changed_notes(self._known_notes, notes)
+            counted = {}
+            if RECALL_NOTE in self._known_notes:
+                files = [file for path in folders for file in read_manifest(path).segments]
+                rows = sum(file.rows for file in files)
+                counted = counted_changes(self._known_notes, rows)
+            changed = arguments.changed_notes(self._known_notes, {**(notes or {}), **counted})
             self._state, count = changes.adopt(
                 self._settings, self._folder, state, folders, changed
             )
@@ -542,12 +628,12 @@ class HashTable(SettingsProperties):
 
     def _search(
         self, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
-        probe: int | None, at_least: int | None, where: Any, threads: int | None,
+        probe: Any, at_least: int | None, where: Any, threads: int | None,
     ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
         """Hits in a state without their payloads, and their places in it."""
         settings = self._settings
         order, asked = arguments.read_queries(settings, ordered_buckets, queries)
-        probe = settings.active if probe is None else plain_integer(probe)
+        probe = arguments.read_probe(probe, settings.active, len(asked))
         top = plain_integer(top)
         arguments.check_search(order, top, probe, at_least, threads)
         found = self._searcher_of(state, where).search(order, asked, top, probe, at_least, threads)
@@ -556,6 +642,22 @@ class HashTable(SettingsProperties):
             ids = names_at(state, found.places)
         hits = Hits(ids, found.distances, found.counts, found.scanned, found.opened)
         return hits, found.places
+
+    def _opened_for(
+        self, state: TableState, activations: ArrayLike, recall: float, top: int, everything: bool
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The buckets of each query in order, and how many of them a recall takes."""
+        notes, kept = self._known_notes, self._calibration
+        if kept is None or kept[0] is not notes:  # notes are replaced, never changed
+            kept = self._calibration = (notes, known_calibration(notes, "this table"))
+        found = kept[1]
+        return open_buckets(
+            read_activations(activations, self.buckets),
+            self._searcher_of(state, None).loads,
+            found.temperature,
+            found.threshold(recall, top),
+            everything,
+        )
 
     @property
     def _known_notes(self) -> dict[str, Any]:

@@ -24,6 +24,8 @@ class Hits:
             ``where``, each once [q] int64. SUF is the table's size divided by their mean.
         opened: buckets that were opened, the first so many of the query's order: ``probe``, or with
             ``at_least`` as many as it took [q] int32.
+        recall: the share of the ``top`` nearest items that was asked for and is expected on average
+            over queries like those of the calibration; None where none was asked for.
         payloads: if asked for, the payload (or None) of each hit, a list for each query.
         buckets: if asked for, the k buckets of each hit, ascending, padded with -1
             [q, top, k] int32.
@@ -36,6 +38,7 @@ class Hits:
     opened: NDArray[np.int32]
     payloads: list[list[dict[str, Any] | None]] | None = None
     buckets: NDArray[np.int32] | None = None
+    recall: float | None = None
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -65,6 +68,7 @@ class Hits:
             self.opened,
             payloads,
             None if self.buckets is None else self.buckets[kept].reshape(len(self), last, -1),
+            self.recall,
         )
 
     @classmethod
@@ -84,6 +88,7 @@ class Hits:
             np.concatenate([part.opened for part in parts]),
             payloads,
             np.concatenate(buckets) if buckets else None,
+            parts[0].recall,
         )
 
 

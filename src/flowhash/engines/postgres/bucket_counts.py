@@ -64,8 +64,9 @@ class BucketCounts:
     def opened(self, asked: EngineQueries) -> OpenedBuckets:
         """Count what each query opens."""
         if asked.at_least is None:
-            added = self.added(asked.order[:, : asked.probe])
-            counts = np.full(len(added), asked.probe, np.int32)
+            counts = asked.probe
+            added = self.added(asked.order[:, : counts.max(initial=0)])
+            added[np.arange(added.shape[1]) >= counts[:, None]] = 0
         else:
             added, counts = self._until(asked, asked.at_least)
         useful = [
@@ -79,7 +80,7 @@ class BucketCounts:
     ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """What the opened buckets add [q, m], and how many each query opens [q]."""
         width = asked.order.shape[1]
-        reach = min(width, max(asked.probe, FIRST_REACH))
+        reach = min(width, max(int(asked.probe.max(initial=0)), FIRST_REACH))
         added = np.zeros((len(asked.order), reach), np.int64)
         short = np.arange(len(asked.order))
         while True:

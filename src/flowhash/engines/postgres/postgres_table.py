@@ -358,7 +358,8 @@ class PostgresTable(RemoteTable):
             return float((loads * (loads - 1)).sum()) / facts.items
         drawn = self._sample(connection, loads, SUF_SAMPLE, 0)
         order = np.stack([item.code for item in drawn])
-        asked = EngineQueries(order, np.empty((len(order), 0), np.float32), 1, self.active, None)
+        probe = np.full(len(order), self.active, np.int32)
+        asked = EngineQueries(order, np.empty((len(order), 0), np.float32), 1, probe, None)
         counts = BucketCounts(connection, self._names, self.active, NO_FILTER, known.counts)
         return float((counts.opened(asked).found - 1).mean())
 

@@ -75,7 +75,7 @@ class PointCounts:
         return int(answer.count)
 
     def opened(
-        self, order: NDArray[np.int32], probe: int, at_least: int | None
+        self, order: NDArray[np.int32], probe: NDArray[np.int32], at_least: int | None
     ) -> NDArray[np.int32]:
         """How many of its buckets each query opens: ``probe``, or more to reach ``at_least`` [q].
 
@@ -83,9 +83,8 @@ class PointCounts:
         bounds the first prefix that is large enough is found by halving: counts only grow.
         """
         count, most = order.shape
-        opened = np.full(count, probe, np.int32)
         if at_least is None or not count:
-            return opened
+            return probe.copy()
         sizes = self.loads()[order]
         low = _first(np.cumsum(sizes, axis=1), at_least, probe, most)
         if self._settings.active == 1:
@@ -103,8 +102,10 @@ class PointCounts:
         return low
 
 
-def _first(reached: NDArray[np.int64], at_least: int, probe: int, most: int) -> NDArray[np.int32]:
+def _first(
+    reached: NDArray[np.int64], at_least: int, probe: NDArray[np.int32], most: int
+) -> NDArray[np.int32]:
     """The first number of buckets from ``probe`` on that reaches ``at_least``, or all of them."""
-    enough = reached[:, probe - 1 :] >= at_least
-    found = np.where(enough.any(axis=1), enough.argmax(axis=1) + probe, most)
-    return found.astype(np.int32)
+    enough = reached >= at_least  # which only becomes true along a line
+    found = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, most)
+    return np.maximum(found, probe).astype(np.int32)

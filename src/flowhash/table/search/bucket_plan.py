@@ -30,11 +30,12 @@ def open_until(
     reached = np.zeros(len(order), np.int64)
     asking = np.arange(len(order))
     counted = np.zeros_like(opened)
+    first = order[:, : opened.max(initial=0)]
+    held = np.where(np.arange(first.shape[1]) < opened[:, None], sizes[first], 0)
     if settings.active > 1 and len(order):  # one full bucket is enough, without counting unions
-        fullest = sizes[order[:, : opened[0]]].max(axis=1)
-        asking = np.flatnonzero(fullest < at_least)
+        asking = np.flatnonzero(held.max(axis=1) < at_least)
     if settings.active == 1:
-        reached += sizes[order[:, : opened[0]] if len(order) else order].sum(axis=1)
+        reached += held.sum(axis=1)
     while len(asking):
         if settings.active == 1:  # every round but the first opens one bucket more
             later = asking[counted[asking] > 0]

@@ -20,6 +20,7 @@ from flowhash.compile import kernel
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import METRICS, scale_queries
 from flowhash.table.search.bucket_plan import (
+    bucket_sizes,
     first_wrong_bucket,
     open_until,
     pair_few,
@@ -79,24 +80,37 @@ class Searcher:
         return METRICS[self.settings.metric]
 
     @cached_property
+    def loads(self) -> NDArray[np.int64]:
+        """How many allowed rows each bucket has [d]."""
+        return bucket_sizes(self.settings, self.state, self.allowed)
+
+    @cached_property
     def noted(self) -> NDArray[np.int64]:
         """Where the arrays of the only part are."""
         return note(self.state.parts[0].segment.arrays, self.allowed[0])
 
     def search(
-        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
-        at_least: int | None, threads: int | None,
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
+        probe: int | NDArray[np.int32], at_least: int | None, threads: int | None,
     ) -> RawHits:  # fmt: skip
         """The ``top`` nearest rows in the first ``probe`` buckets of each query, or in more."""
         count = len(queries)
-        if len(self.state.parts) == 1 and at_least is None and count * probe <= SMALL_BATCH:
+        if not isinstance(probe, int) and count == 1:
+            probe = int(probe[0])
+        if (
+            isinstance(probe, int)
+            and len(self.state.parts) == 1
+            and at_least is None
+            and count * probe <= SMALL_BATCH
+        ):
             return self._few(order, queries, top, probe, self.fineness.fine)
+        opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe
         pieces = []
         step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
         for start in range(0, max(1, count), step):
             part = slice(start, start + step)
             pieces.append(
-                self._batch(order[part], queries[part], top, probe, at_least, threads, start)
+                self._batch(order[part], queries[part], top, opened[part], at_least, threads, start)
             )
         if len(pieces) == 1:
             return pieces[0]
@@ -130,11 +144,11 @@ class Searcher:
         return found
 
     def _batch(
-        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
-        at_least: int | None, threads: int | None, first: int,
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
+        probes: NDArray[np.int32], at_least: int | None, threads: int | None, first: int,
     ) -> RawHits:  # fmt: skip
         scaled = np.empty_like(queries)
-        opened = np.full(len(queries), probe, np.int32)
+        opened = probes.copy()
         farthest = opened if at_least is None else np.full_like(opened, order.shape[1])
         if (
             scale_queries(self.metric, queries, scaled) != -1

@@ -1,0 +1,509 @@
+"""``RecallCalibration``: which buckets a query opens so that a recall, asked for, is reached.
+
+A query's activations, divided by a temperature, give each bucket a probability that a neighbour
+lies in it: their softmax. What a bucket is worth is that probability over its share of the items,
+in logarithms, because an item costs the same to scan in every bucket. All buckets worth more than
+one threshold are opened, the same threshold for all queries, so that those whose network is unsure
+open more. Queries whose true neighbours are known set the threshold, by conformal risk control:
+for a further query like these the expected recall is the one asked for, or more.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flowhash.argument_checks import numbers, whole_number
+from flowhash.compile import kernel
+from flowhash.errors import InputError, OldCalibrationWarning
+from flowhash.table.results import Hits
+
+RECALL_NOTE = "recall"  # the name of the table's note that keeps it
+CHANGES = "changed since recall was calibrated"  # of the note that counts items added and deleted
+RECALL_TOPS = (1, 10, 100)  # neighbours whose recall is calibrated, unless others are asked for
+FEWEST = 50  # queries: with fewer not even a recall of 0.95 could be promised
+LEVELS = 256  # of missed neighbours that thresholds are kept for
+SCANS = 17  # thresholds for which it is kept how much is scanned
+SHARPNESS = tuple(2.0 ** (power / 2) for power in range(2, 15))  # tried: spread over temperature
+TEMPERATURE_PART = 5  # every fifth query chooses the temperature, the others set the thresholds
+AIM = 0.9  # the recall at which temperatures are compared
+BEST_ONLY = 1e300  # a threshold that no bucket reaches, in place of infinity, which JSON has not
+OLD = 0.2  # of the items added or deleted: from then on a calibration is called old
+
+ORDERS_AT_ONCE = 1 << 24  # buckets named to find the true neighbours of some queries
+COUNTED = 256  # queries whose unions of buckets are counted, with k > 1
+
+# Items scanned by queries, given their buckets in order [q, m] and how many they open [q].
+Scanned = Callable[[NDArray[np.int32], NDArray[np.int32]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class RecallCalibration:
+    """What a table knows of its recall; see :meth:`flowhash.HashTable.calibrate`.
+
+    Attributes:
+        temperature: that activations are divided by.
+        queries: how many set the thresholds.
+        stored: whether they were items of the table, each searched among the others.
+        items: in the table at that time.
+        misses: shares of neighbours that are missed, falling.
+        thresholds: for each number of neighbours, the worth from which on buckets are opened so
+            that on average so many are missed.
+        scan_thresholds: some of these, falling, for the two that follow.
+        scan_shares: the mean share of the table that is scanned with each.
+        scan_opened: the mean number of buckets that are opened with each.
+    """
+
+    temperature: float
+    queries: int
+    stored: bool
+    items: int
+    misses: tuple[float, ...]
+    thresholds: dict[int, tuple[float, ...]]
+    scan_thresholds: tuple[float, ...]
+    scan_shares: tuple[float, ...]
+    scan_opened: tuple[float, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As the value of a note."""
+        return {"version": 1, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RecallCalibration:
+        """From what ``to_json`` gave, after JSON has made strings of its numbers.
+
+        Raises:
+            InputError: it is of a newer FlowHash, or no calibration.
+        """
+        try:
+            fields = dict(values)
+            version = fields.pop("version")
+            if version != 1:
+                raise InputError(
+                    f"the calibration has version {version}; this FlowHash reads 1. Calibrate the "
+                    "table again, or install a newer one"
+                )
+            tops = {int(top): tuple(line) for top, line in fields.pop("thresholds").items()}
+            for name in ("misses", "scan_thresholds", "scan_shares", "scan_opened"):
+                fields[name] = tuple(fields[name])
+            return cls(**fields, thresholds=tops)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the table's calibration cannot be read ({error}); calibrate it again"
+            ) from error
+
+    @property
+    def highest(self) -> float:
+        """The highest recall that so many queries can promise, below one."""
+        return 1 - 1 / (self.queries + 1)
+
+    def threshold(self, recall: float, top: int) -> float:
+        """The worth from which on buckets are opened; minus infinity opens all that have items.
+
+        Args:
+            recall: above 0, up to 1: the share of the ``top`` nearest items to find on average.
+            top: how many neighbours. Those of the next larger number that was calibrated are
+                taken: nearer neighbours are found more easily.
+
+        Raises:
+            InputError: it cannot be promised; the message says what to do.
+        """
+        if not 0 < recall <= 1:
+            raise InputError(f"recall is {recall}; expected a share above 0, up to 1")
+        if recall == 1:
+            return -math.inf
+        larger = [known for known in sorted(self.thresholds) if known >= top]
+        if not larger:
+            raise InputError(
+                f"recall was calibrated for up to {max(self.thresholds)} neighbours, not for "
+                f"{top}; calibrate again with tops=({top},), or ask for fewer"
+            )
+        # Conformal risk control (Angelopoulos et al., 2022): one more query, missed altogether,
+        # is counted with those that were seen.
+        allowed = ((1 - recall) * (self.queries + 1) - 1) / self.queries
+        if allowed < 0:
+            raise InputError(
+                f"recall is {recall:g}; the {self.queries} queries of the calibration promise up "
+                f"to {self.highest:.4f}. Calibrate with more queries, or ask for 1, which scans "
+                "all items"
+            )
+        # Between two levels on a line: they are so near that nothing is left to prove.
+        return float(np.interp(allowed, self.misses[::-1], self.thresholds[larger[0]][::-1]))
+
+    def expected(self, recall: float, top: int) -> tuple[float, float]:
+        """The mean share of the table that is scanned, and of the buckets opened, for a recall."""
+        if recall == 1:
+            return 1.0, self.scan_opened[-1]
+        threshold = max(self.threshold(recall, top), self.scan_thresholds[-1])
+        rising = self.scan_thresholds[::-1]
+        return (
+            float(np.interp(threshold, rising, self.scan_shares[::-1])),
+            float(np.interp(threshold, rising, self.scan_opened[::-1])),
+        )
+
+
+def open_buckets(
+    activations: NDArray[np.float32],
+    loads: NDArray[np.int64],
+    temperature: float,
+    threshold: float,
+    everything: bool = False,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The buckets that are worth at least ``threshold``, the best of them first.
+
+    Each query opens one at least. Buckets without items are worth nothing.
+
+    Args:
+        activations: [q, d].
+        loads: items of each bucket [d].
+        temperature: that activations are divided by.
+        threshold: on a bucket's worth.
+        everything: whether the others follow, in order, behind those that are opened.
+
+    Returns:
+        Buckets [q, m], -1 behind a query's last one, and how many of them are opened [q].
+    """
+    with np.errstate(divide="ignore"):
+        shares = np.log(loads / max(1, loads.sum()))
+    opened = np.empty(len(activations), np.int32)
+    width = count_worth(activations, shares, temperature, threshold, opened)
+    order = np.full((len(activations), len(loads) if everything else width), -1, np.int32)
+    order_worth(activations, shares, temperature, opened, everything, order)
+    return order, opened
+
+
+@kernel
+def bucket_worth(
+    activations: NDArray[np.float32],
+    query: int,
+    shares: NDArray[np.float64],
+    temperature: float,
+    worth: NDArray[np.float64],
+) -> int:
+    """Write what each bucket is worth to a query [d]; the bucket that is worth most."""
+    largest = -np.inf
+    for bucket in range(worth.shape[0]):
+        worth[bucket] = activations[query, bucket] / temperature
+        largest = max(largest, worth[bucket])
+    total = 0.0
+    for bucket in range(worth.shape[0]):
+        total += np.exp(worth[bucket] - largest)
+    normaliser = largest + np.log(total)
+    best = 0
+    for bucket in range(worth.shape[0]):
+        if shares[bucket] == -np.inf:
+            worth[bucket] = -np.inf
+        else:
+            worth[bucket] -= normaliser + shares[bucket]
+        if worth[bucket] > worth[best]:
+            best = bucket
+    return best
+
+
+@kernel
+def count_worth(
+    activations: NDArray[np.float32],
+    shares: NDArray[np.float64],
+    temperature: float,
+    threshold: float,
+    opened: NDArray[np.int32],
+) -> int:
+    """Write how many buckets each query opens, one at least [q]; the most of them."""
+    worth = np.empty(shares.shape[0])
+    most = 1
+    for query in range(activations.shape[0]):
+        bucket_worth(activations, query, shares, temperature, worth)
+        count = 0
+        for bucket in range(worth.shape[0]):
+            # Without a threshold everything that holds items is opened.
+            if worth[bucket] >= threshold and worth[bucket] > -np.inf:
+                count += 1
+        opened[query] = max(1, count)
+        most = max(most, count)
+    return most
+
+
+@kernel
+def order_worth(
+    activations: NDArray[np.float32],
+    shares: NDArray[np.float64],
+    temperature: float,
+    opened: NDArray[np.int32],
+    everything: bool,
+    order: NDArray[np.int32],
+) -> None:
+    """Write each query's buckets, those worth most first: as many as it opens, or all [q, m]."""
+    worth = np.empty(shares.shape[0])
+    for query in range(activations.shape[0]):
+        best = bucket_worth(activations, query, shares, temperature, worth)
+        if opened[query] == 1 and not everything:
+            order[query, 0] = best
+            continue
+        sequence = np.argsort(-worth, kind="mergesort")  # ties in the order of their numbers
+        for turn in range(order.shape[1] if everything else opened[query]):
+            order[query, turn] = sequence[turn]
+
+
+class CalibratedTable(Protocol):
+    """What a calibration asks of a table, of whatever engine."""
+
+    @property
+    def buckets(self) -> int:
+        """d, the number of buckets."""
+        ...
+
+    @property
+    def active(self) -> int:
+        """k, how many buckets an item is in."""
+        ...
+
+    def search(self, *arguments: Any, **options: Any) -> Hits:
+        """The nearest items among those in the buckets that each query opens."""
+        ...
+
+    def bucket_loads(self) -> NDArray[np.int64]:
+        """How many items each bucket holds [d]."""
+        ...
+
+    def notes(self) -> dict[str, Any]:
+        """What was noted about the table."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+def calibrated(
+    table: CalibratedTable,
+    activations: ArrayLike,
+    queries: ArrayLike,
+    tops: Sequence[int],
+    own: Any,
+    threads: int | None,
+    encoder: str | None,
+) -> RecallCalibration:
+    """See :meth:`flowhash.HashTable.calibrate`."""
+    made = read_activations(activations, table.buckets)
+    asked = np.asarray(queries)
+    if len(made) != len(asked) or len(made) < FEWEST:
+        raise InputError(
+            f"there are {len(asked)} queries and activations of {len(made)}; expected as many, and "
+            f"{FEWEST} or more, so that a recall can be promised"
+        )
+    itself = own is not None
+    others = len(table) - itself
+    if others < 1:
+        raise InputError(f"the table has {len(table)} items, too few to search; add items first")
+    wanted = sorted({min(whole_number("tops", top, 1), others) for top in tops})
+    if not wanted:
+        raise InputError("tops is empty; expected one number of neighbours or more")
+    loads = table.bucket_loads()
+    held = np.flatnonzero(loads).astype(np.int32)
+    step = max(1, ORDERS_AT_ONCE // len(held))
+    found = []
+    for start in range(0, len(made), step):
+        part = slice(start, start + step)
+        order = np.tile(held, (len(made[part]), 1))
+        hits = table.search(
+            order, asked[part], wanted[-1] + itself, probe=len(held), buckets=True,
+            threads=threads, encoder=encoder,
+        )  # fmt: skip
+        found.append(hits.without(np.asarray(own)[part]) if itself else hits)
+    neighbours = Hits.concatenate(found).buckets
+    assert neighbours is not None
+
+    def scanned(order: NDArray[np.int32], opened: NDArray[np.int32]) -> NDArray[np.int64]:
+        if table.active == 1:
+            behind = np.arange(order.shape[1]) >= opened[:, None]
+            total: NDArray[np.int64] = np.where(behind, 0, loads[order]).sum(axis=1)
+            return total
+        some = slice(None, COUNTED)
+        part = asked[np.arange(len(asked)) % TEMPERATURE_PART != 0][some]
+        return table.search(
+            order[some], part, 1, probe=opened[some], threads=threads, encoder=encoder
+        ).scanned
+
+    return calibrate_recall(made, neighbours, loads, tuple(wanted), scanned, len(table), itself)
+
+
+def read_activations(values: ArrayLike, buckets: int) -> NDArray[np.float32]:
+    """Check activations of queries [q, d]."""
+    array = numbers(values, "activations")
+    if array.ndim != 2 or array.shape[1] != buckets or array.dtype.kind != "f":
+        raise InputError(
+            f"activations has shape {array.shape} and dtype {array.dtype}; with recall expected "
+            f"the network's outputs [q, {buckets}] as floats, not buckets in order: how many are "
+            "opened depends on how sure the network is"
+        )
+    if not np.isfinite(array).all():
+        query = int(np.argmin(np.isfinite(array).all(axis=1)))
+        raise InputError(f"activations[{query}] has a value that is not finite")
+    return np.require(array, np.float32, ["C"])
+
+
+def known_calibration(notes: Mapping[str, Any], place: str) -> RecallCalibration:
+    """The calibration among a table's notes; warns where it is old.
+
+    Raises:
+        InputError: there is none; the message says how one is made.
+    """
+    if RECALL_NOTE not in notes:
+        raise InputError(
+            f"recall was never calibrated for {place}, so that nobody knows how many buckets it "
+            "takes; call calibrate with some queries, or give probe"
+        )
+    found = RecallCalibration.from_json(notes[RECALL_NOTE])
+    changed = notes.get(CHANGES, 0)
+    if changed > OLD * found.items:
+        warnings.warn(
+            f"{changed} items were added or deleted since recall was calibrated, with "
+            f"{found.items}; it may not be reached. Calibrate again",
+            OldCalibrationWarning,
+            stacklevel=4,
+        )
+    return found
+
+
+def check_recall(probe: Any, where: Any) -> None:
+    """Refuse what does not go together with a recall."""
+    if probe is not None or where is not None:
+        raise InputError(
+            "recall came together with probe or where; recall says itself how many buckets are "
+            "opened, and was calibrated for all items. Give probe or at_least instead of it"
+        )
+
+
+def opened_for_recall(
+    table: CalibratedTable,
+    activations: ArrayLike,
+    recall: float,
+    top: int,
+    probe: Any,
+    where: Any,
+    at_least: int | None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The buckets of each query in order, and how many of them a recall takes, in any engine."""
+    check_recall(probe, where)
+    found = known_calibration(table.notes(), "this table")
+    return open_buckets(
+        read_activations(activations, table.buckets),
+        table.bucket_loads(),
+        found.temperature,
+        found.threshold(recall, top),
+        at_least is not None,
+    )
+
+
+def counted_changes(notes: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """The notes that change with so many items added or deleted: none without a calibration."""
+    return {CHANGES: notes.get(CHANGES, 0) + count} if RECALL_NOTE in notes and count else {}
+
+
+def calibrate_recall(
+    activations: NDArray[np.float32],
+    neighbours: NDArray[np.int32],
+    loads: NDArray[np.int64],
+    tops: tuple[int, ...],
+    scanned: Scanned,
+    items: int,
+    stored: bool,
+) -> RecallCalibration:
+    """A calibration by queries whose true neighbours are known.
+
+    Args:
+        activations: of the queries [q, d].
+        neighbours: the buckets of the nearest items of each, nearest first; -1 where there are no
+            more items [q, n, k].
+        loads: items of each bucket [d].
+        tops: numbers of neighbours, up to n.
+        scanned: counts what queries scan.
+        items: in the table.
+        stored: whether the queries are items of the table.
+    """
+    choosing = np.arange(len(activations)) % TEMPERATURE_PART == 0
+    top = min(max(tops), max(10, min(tops)))
+    temperature = _best_temperature(activations[choosing], neighbours[choosing, :top], loads)
+    setting = ~choosing
+    worth, ranked = _worth(activations[setting], loads, temperature)
+    count = len(ranked)
+    misses = np.append(np.geomspace(0.5, 0.1 / count, LEVELS - 1), 0.0)
+    thresholds = {
+        top: _thresholds(worth, ranked, neighbours[setting, :top], misses) for top in tops
+    }
+    every = np.concatenate(list(thresholds.values()))
+    every = every[every < BEST_ONLY]
+    low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
+    levels = np.linspace(high, low, SCANS)
+    shares, opened = [], []
+    for level in levels:
+        order, counts = open_buckets(activations[setting], loads, temperature, level)
+        shares.append(float(scanned(order, counts).mean()) / items)
+        opened.append(float(counts.mean()))
+    return RecallCalibration(
+        temperature, count, stored, items, tuple(misses.tolist()),
+        {top: tuple(line.tolist()) for top, line in thresholds.items()},
+        tuple(levels.tolist()), tuple(shares), tuple(opened),
+    )  # fmt: skip
+
+
+def _worth(
+    activations: NDArray[np.float32], loads: NDArray[np.int64], temperature: float
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """What buckets are worth to queries [q, d], and the best of each [q]."""
+    with np.errstate(divide="ignore"):
+        shares = np.log(loads / max(1, loads.sum()))
+    worth = np.empty(activations.shape)
+    best = np.empty(len(activations), np.int64)
+    for query, line in enumerate(worth):
+        best[query] = bucket_worth(activations, query, shares, temperature, line)
+    return worth, best
+
+
+def _thresholds(
+    worth: NDArray[np.float64],
+    best: NDArray[np.int64],
+    neighbours: NDArray[np.int32],
+    misses: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The largest threshold with which at most each of ``misses`` is missed on average."""
+    queries = np.arange(len(worth))[:, None, None]
+    found = np.where(neighbours >= 0, worth[queries, neighbours], -np.inf)
+    # The best bucket is opened whatever it is worth.
+    found[(neighbours == best[:, None, None]) & (neighbours >= 0)] = BEST_ONLY
+    reached = found.max(axis=2)  # the threshold up to which a neighbour is found [q, n]
+    there = neighbours[:, :, 0] >= 0
+    counts = there.sum(axis=1)
+    weights = np.where(there, 1 / np.maximum(counts, 1)[:, None], 0.0) / (counts > 0).sum()
+    falling = np.argsort(-reached[there], kind="stable")
+    values = reached[there][falling]
+    recall = np.cumsum(weights[there][falling])
+    # The neighbour with which the recall is reached must be found itself.
+    places = np.searchsorted(recall, 1 - misses - 1e-9)
+    chosen: NDArray[np.float64] = values[np.minimum(places, len(values) - 1)]
+    return chosen
+
+
+def _best_temperature(
+    activations: NDArray[np.float32], neighbours: NDArray[np.int32], loads: NDArray[np.int64]
+) -> float:
+    """The temperature with which the recall ``AIM`` takes the fewest items, buckets added up."""
+    largest = activations.max(axis=1).astype(np.float64)
+    spread = float((largest - activations.mean(axis=1, dtype=np.float64)).mean()) or 1.0
+    fewest, chosen = np.inf, spread
+    for sharpness in SHARPNESS:
+        temperature = spread / sharpness
+        worth, best = _worth(activations, loads, temperature)
+        [threshold] = _thresholds(worth, best, neighbours, np.array([1 - AIM]))
+        opened = worth >= threshold
+        opened[np.arange(len(best)), best] = True
+        items = float((opened @ loads.astype(np.float64)).mean())
+        if items < fewest:
+            fewest, chosen = items, temperature
+    return chosen

@@ -1,0 +1,60 @@
+"""A recall that an estimator is asked for."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flowhash import FlowHasher
+from flowhash.errors import InputError
+
+
+def clouds(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Vectors of twelve classes that overlap."""
+    centres = np.random.default_rng(7).normal(size=(12, 6))
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, 12, count)
+    return (centres[labels] + generator.normal(size=(count, 6))).astype(np.float32), labels
+
+
+def recall_of(hasher: FlowHasher, recall: float, items: NDArray[np.float32]) -> float:
+    """What new queries find, by brute force."""
+    queries, _ = clouds(3, 400)
+    squares = np.square(queries[:, None].astype(np.float64) - items[None]).sum(axis=2)
+    nearest = np.argsort(squares, axis=1)[:, :10]
+    found = hasher.kneighbors(queries, 10, return_distance=False, recall=recall)
+    shared = [len({*a} & {*b}) for a, b in zip(found.tolist(), nearest.tolist(), strict=True)]
+    return float(np.mean(shared)) / 10
+
+
+def test_recall_is_reached_saved_and_carried(tmp_path: Path) -> None:
+    items, labels = clouds(0, 2_000)
+    hasher = FlowHasher(buckets=24, hidden=(), steps=150, random_state=0).fit(items, labels)
+    with pytest.raises(InputError, match="never calibrated"):
+        hasher.kneighbors(items[:3], recall=0.9)
+    hasher.calibrate(clouds(1, 800)[0])
+    for recall in (0.8, 0.9, 0.97):
+        assert abs(recall_of(hasher, recall, items) - recall) < 0.035
+    hits = hasher.search(clouds(3, 400)[0], 10, recall=0.9)
+    assert hits.recall == 0.9
+    assert hits.scanned.mean() < 0.8 * len(items)
+    hasher.save(tmp_path / "saved")
+    for other in (FlowHasher.load(tmp_path / "saved"), pickle.loads(pickle.dumps(hasher))):
+        again = other.search(clouds(3, 400)[0], 10, recall=0.9)
+        assert again.ids.tolist() == hits.ids.tolist()
+        assert again.opened.tolist() == hits.opened.tolist()
+
+
+def test_items_of_the_table_calibrate_too() -> None:
+    items, labels = clouds(0, 2_000)
+    hasher = FlowHasher(buckets=24, hidden=(), steps=150, random_state=0).fit(items, labels)
+    hasher.calibrate()
+    assert hasher.table_.calibration is not None
+    assert hasher.table_.calibration.stored
+    assert abs(recall_of(hasher, 0.9, items) - 0.9) < 0.05
+    itself = hasher.search(None, 10, recall=0.9)  # items among the others
+    assert (itself.ids != np.arange(2_000)[:, None]).all()

@@ -1,0 +1,231 @@
+"""A recall that is asked for: which buckets are opened for it, and whether it is reached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
+from scipy.special import log_softmax
+
+from flowhash import HashTable
+from flowhash.errors import InputError, OldCalibrationWarning
+from flowhash.table.recall_calibration import RecallCalibration, open_buckets
+from tests.table.test_search import make_codes
+
+BUCKETS, DIM, ITEMS = 48, 8, 4_000
+
+
+def worlds(seed: int, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Vectors around 48 centres that overlap, and their affinities to the centres."""
+    centres = np.random.default_rng(99).normal(size=(BUCKETS, DIM))
+    generator = np.random.default_rng(seed)
+    near = centres[generator.integers(0, BUCKETS, count)]
+    vectors = near + 0.8 * generator.normal(size=(count, DIM))
+    activations = 3 * (vectors @ centres.T - np.square(centres).sum(axis=1) / 2)
+    return vectors.astype(np.float32), activations.astype(np.float32)
+
+
+def filled(active: int = 1, path: Path | None = None) -> HashTable:
+    vectors, activations = worlds(0, ITEMS)
+    table = HashTable.create(path, buckets=BUCKETS, dim=DIM, active=active)
+    table.add(np.argsort(-activations, axis=1)[:, :active], vectors)
+    return table
+
+
+def realised(table: HashTable, recall: float, top: int, seed: int = 5) -> tuple[float, Any]:
+    """The recall of queries that the calibration never saw, by brute force, and their hits."""
+    queries, activations = worlds(seed, 600)
+    stored = np.concatenate([part.embeddings for part in table.batches()])
+    ids = np.concatenate([part.ids for part in table.batches()])
+    wide = stored.astype(np.float64)
+    squares = np.square(queries[:, None, :].astype(np.float64) - wide[None]).sum(axis=2)
+    nearest = ids[np.argsort(squares, axis=1, kind="stable")[:, :top]]
+    hits = table.search(activations, queries, top, recall=recall)
+    shared = [
+        len({*found} & {*true})
+        for found, true in zip(hits.ids.tolist(), nearest.tolist(), strict=True)
+    ]
+    return float(np.mean(shared)) / top, hits
+
+
+@pytest.mark.parametrize("active", [1, 2])
+@pytest.mark.parametrize("top", [1, 10])
+def test_the_recall_asked_for_is_reached_with_fewer_items(active: int, top: int) -> None:
+    table = filled(active)
+    queries, activations = worlds(1, 1_000)
+    calibration = table.calibrate(activations, queries, tops=(1, 10))
+    before = 0.0
+    for recall in (0.8, 0.9, 0.95, 0.99):
+        reached, hits = realised(table, recall, top)
+        assert abs(reached - recall) < 0.03 or reached > recall == 0.8  # one bucket is opened
+        assert hits.recall == recall
+        share, opened = calibration.expected(recall, top)
+        assert share == pytest.approx(hits.scanned.mean() / ITEMS, rel=0.15)
+        assert opened == pytest.approx(hits.opened.mean(), rel=0.15)
+        assert before < hits.scanned.mean() < 0.7 * ITEMS
+        before = float(hits.scanned.mean())
+
+
+def test_a_fixed_number_of_buckets_scans_more_at_the_same_recall() -> None:
+    table = filled()
+    queries, activations = worlds(1, 1_000)
+    table.calibrate(activations, queries)
+    reached, hits = realised(table, 0.95, 10)
+    asked, given_ = worlds(5, 600)
+    order = np.argsort(-given_, axis=1).astype(np.int32)
+    everything = table.search(order, asked, 10, probe=BUCKETS).ids
+    for probe in range(1, BUCKETS):
+        fixed = table.search(order, asked, 10, probe=probe)
+        shared = [len({*a} & {*b}) for a, b in zip(fixed.ids, everything, strict=True)]
+        if np.mean(shared) / 10 >= reached:
+            break
+    assert hits.scanned.mean() < 0.95 * fixed.scanned.mean()
+    assert len(set(hits.opened.tolist())) > 3  # some queries need more than others
+
+
+def test_one_opens_everything_and_hits_equal_brute_force_over_what_is_opened() -> None:
+    table = filled(2)
+    table.calibrate(*worlds(1, 200)[::-1])
+    reached, hits = realised(table, 1, 10)
+    assert reached == 1
+    assert (hits.scanned == ITEMS).all()
+    queries, activations = worlds(7, 40)
+    found = table.search(activations, queries, 5, recall=0.9)
+    assert table.calibration is not None
+    threshold = table.calibration.threshold(0.9, 5)
+    order, opened = open_buckets(
+        activations, table.bucket_loads(), table.calibration.temperature, threshold
+    )
+    assert found.opened.tolist() == opened.tolist()
+    for query in range(40):  # one by one, each with a number of buckets of its own
+        line = order[query, : opened[query]]
+        alone = table.search(line[None], queries[query : query + 1], 5, probe=len(line))
+        assert alone.ids.tolist() == found.ids[query : query + 1].tolist()
+        assert alone.scanned[0] == found.scanned[query]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_buckets_are_opened_by_probability_over_share(data: Any) -> None:
+    generator = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    queries, buckets = data.draw(st.integers(0, 6)), data.draw(st.integers(1, 9))
+    activations = generator.normal(0, 3, (queries, buckets)).astype(np.float32)
+    loads = generator.integers(0, 6, buckets)
+    loads[0] += 1
+    temperature = float(generator.uniform(0.2, 5))
+    threshold = data.draw(st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 1e300]))
+    everything = data.draw(st.booleans())
+    order, opened = open_buckets(activations, loads, temperature, threshold, everything)
+    with np.errstate(divide="ignore"):
+        shares = np.log(loads / loads.sum())
+    worth = log_softmax(activations.astype(np.float64) / temperature, axis=1) - shares
+    worth[:, loads == 0] = -np.inf
+    for query in range(queries):
+        wanted = [each for each in np.argsort(-worth[query]) if worth[query, each] > -np.inf]
+        kept = [each for each in wanted if worth[query, each] >= threshold] or wanted[:1]
+        assert order[query, : opened[query]].tolist() == kept
+        if everything:
+            assert sorted(order[query].tolist()) == list(range(buckets))
+
+
+def test_conformal_risk_control_counts_one_more_query_that_finds_nothing() -> None:
+    misses = (0.5, 0.2, 0.1, 0.05, 0.0)
+    known = RecallCalibration(
+        1.0, 99, False, 10, misses, {10: (4.0, 3.0, 2.0, 1.0, 0.0)}, (4.0, 0.0), (0.1, 1.0), (1, 8)
+    )
+    # 100 allowed misses of 1,000 neighbours by 100 queries, of which one misses all 10.
+    assert known.threshold(0.9, 10) == pytest.approx(
+        np.interp((0.1 * 100 - 1) / 99, misses[::-1], (0.0, 1.0, 2.0, 3.0, 4.0))
+    )
+    assert known.threshold(0.9, 3) == known.threshold(0.9, 10)
+    assert known.threshold(1, 10) == -np.inf
+    with pytest.raises(InputError, match=r"promise up to 0.9900"):
+        known.threshold(0.995, 10)
+    with pytest.raises(InputError, match=r"up to 10 neighbours, not for 11"):
+        known.threshold(0.9, 11)
+    with pytest.raises(InputError, match=r"above 0, up to 1"):
+        known.threshold(95, 10)
+
+
+def test_stored_items_do_not_find_themselves() -> None:
+    table = filled()
+    vectors, activations = worlds(0, ITEMS)
+    chosen = np.arange(0, ITEMS, 5)
+    left_out = table.calibrate(activations[chosen], vectors[chosen], own=chosen)
+    assert left_out.stored
+    with_itself = table.calibrate(activations[chosen], vectors[chosen])
+    # Finding itself is easy: with it, fewer buckets seem to do for the nearest one.
+    assert left_out.expected(0.9, 1)[0] > 1.2 * with_itself.expected(0.9, 1)[0]
+    reached, _ = realised(table, 0.9, 1)
+    assert reached < 0.9
+    table.calibrate(activations[chosen], vectors[chosen], own=chosen)
+    reached, _ = realised(table, 0.9, 1)
+    assert abs(reached - 0.9) < 0.04
+
+
+def test_it_is_kept_on_disk_and_becomes_old(tmp_path: Path) -> None:
+    queries, activations = worlds(1, 300)
+    with filled(path=tmp_path / "table") as table:
+        made = table.calibrate(activations, queries)
+        json.dumps(table.notes(), allow_nan=False)
+    with HashTable.open(tmp_path / "table", "r+") as table:
+        assert table.calibration == made
+        realised(table, 0.9, 10)
+        vectors, outputs = worlds(3, 700)
+        table.add(outputs.argmax(axis=1)[:, None], vectors)
+        table.delete(np.arange(100))
+        realised(table, 0.9, 10)  # a fifth may change before it is old
+        table.delete(np.arange(100, 201))
+        with pytest.warns(OldCalibrationWarning, match=r"901 items .* with 4000"):
+            table.search(activations, queries, recall=0.9)
+        table.calibrate(activations, queries)
+        table.search(activations, queries, recall=0.9)
+        table.recode(lambda rows: np.zeros((len(rows), 1), np.int32), None)
+        assert table.calibration is None
+
+
+def test_what_cannot_be_is_said_in_words() -> None:
+    table = filled()
+    queries, activations = worlds(1, 300)
+    with pytest.raises(InputError, match=r"never calibrated.*call calibrate"):
+        table.search(activations, queries, recall=0.9)
+    with pytest.raises(InputError, match="expected as many, and 50 or more"):
+        table.calibrate(activations[:49], queries[:49])
+    with pytest.raises(InputError, match="not buckets in order"):
+        table.calibrate(make_codes(np.random.default_rng(0), 300, BUCKETS, 5), queries)
+    table.calibrate(activations, queries)
+    with pytest.raises(InputError, match="together with probe or where"):
+        table.search(activations, queries, recall=0.9, probe=3)
+    with pytest.raises(InputError, match="together with probe or where"):
+        table.search(activations, queries, recall=0.9, where=[1])
+    activations[3, 2] = np.nan
+    with pytest.raises(InputError, match=r"activations\[3\].*not finite"):
+        table.search(activations, queries, recall=0.9)
+    with pytest.raises(InputError, match="too few to search"):
+        HashTable.create(buckets=BUCKETS, dim=DIM).calibrate(*worlds(1, 60)[::-1])
+
+
+def test_each_query_may_open_a_number_of_buckets_of_its_own() -> None:
+    table = filled(2)
+    queries, activations = worlds(2, 50)
+    order = np.argsort(-activations, axis=1).astype(np.int32)
+    probe = np.random.default_rng(0).integers(1, 9, 50)
+    for least in (None, 120):
+        together = table.search(order, queries, 7, probe=probe, at_least=least)
+        for query in range(50):
+            alone = table.search(
+                order[[query]], queries[[query]], 7, probe=int(probe[query]), at_least=least
+            )
+            assert alone.ids.tolist() == together.ids[[query]].tolist()
+            assert alone.scanned[0] == together.scanned[query]
+            assert alone.opened[0] == together.opened[query]
+    for wrong in ([1], probe - 10, probe.astype(float), probe[:, None]):
+        with pytest.raises(InputError, match="one for each query"):
+            table.search(order, queries, 7, probe=wrong)
+    with pytest.raises(InputError, match="names only 48"):
+        table.search(order, queries, 7, probe=probe + 48)
