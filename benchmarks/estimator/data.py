@@ -1,4 +1,4 @@
-"""Embeddings with labels for the estimator's benchmark: made up, from a file, or of CIFAR-100."""
+"""Vectors with labels for the estimator's benchmark: made up, from files, or of CIFAR-100."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 CLASSES, DIM = 100, 512
 SIGNAL, NUISANCE, MODES = 24, 24, 3
+FASHION = Path("/usr/share/datasets/fashion-mnist")  # where Debian's package puts it
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,20 @@ def from_file(name: str, path: Path) -> Data:
         return Data(name, *(file[key] for key in names))
 
 
-def fashion_mnist(folder: Path, out: Path) -> None:
-    """Pixels of Fashion-MNIST from its four idx files, packed, into an npz file.
+def from_folder(name: str, folder: Path) -> Data:
+    """Pixels from 0 to 1 of the four packed idx files of MNIST, Fashion-MNIST or their like.
 
-    Debian's package dataset-fashion-mnist has them.
+    Debian's package dataset-fashion-mnist puts them at ``FASHION``.
     """
-    arrays = {}
-    for name, prefix in (("train", "train"), ("test", "t10k")):
+    arrays: list[NDArray[np.generic]] = []
+    for prefix in ("train", "t10k"):
         images = gzip.decompress((folder / f"{prefix}-images-idx3-ubyte.gz").read_bytes())
         labels = gzip.decompress((folder / f"{prefix}-labels-idx1-ubyte.gz").read_bytes())
-        arrays[name] = np.frombuffer(images, np.uint8, offset=16).reshape(-1, 784) / np.float32(255)
-        arrays[f"{name}_labels"] = np.frombuffer(labels, np.uint8, offset=8).astype(np.int64)
-    np.savez(out, **arrays)
+        count, height, width = np.frombuffer(images, ">u4", 3, offset=4)
+        pixels = np.frombuffer(images, np.uint8, offset=16).reshape(count, height * width)
+        arrays += [pixels / np.float32(255), np.frombuffer(labels, np.uint8, offset=8)]
+    train, train_labels, test, test_labels = arrays
+    return Data(name, train, train_labels.astype(np.int64), test, test_labels.astype(np.int64))
 
 
 def text_embeddings(wheel: Path, stem: str, out: Path, tokens: int = 128) -> None:

@@ -1,12 +1,14 @@
 """Claim: FlowHasher() without options is not behind logistic regression, and scans less.
 
-    python -m benchmarks.estimator.run [NAME=FILE.npz …] [--no-synthetic] [--seeds 3] [--turns 3]
+    python -m benchmarks.estimator.run [NAME=PATH …] [--no-synthetic] [--seeds 3] [--turns 3]
 
 Fitted and searched on one part of a data set, asked with the other: at or above logistic
 regression's classes as buckets in Pr@1 and Pr@16, at no smaller SUF, and above exhaustive search.
 Fitting 50,000 × 512 embeddings takes at most 60 s. Files have the arrays train, train_labels, test
-and test_labels; `benchmarks/estimator/data.py` makes those of Fashion-MNIST, 20 newsgroups, Reuters
-and CIFAR-100. Digits and a synthetic set need no file. Writes docs/results/estimator.md.
+and test_labels; `benchmarks/estimator/data.py` makes those of 20 newsgroups, Reuters and CIFAR-100.
+A folder has the four idx files of Fashion-MNIST, which is measured without being named where
+Debian's package dataset-fashion-mnist is installed. Digits and a synthetic set need nothing. Writes
+docs/results/estimator.md.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import NearestNeighbors
 
-from benchmarks.estimator.data import Data, digits, from_file, synthetic
+from benchmarks.estimator.data import FASHION, Data, digits, from_file, from_folder, synthetic
 from benchmarks.measurement import RESULTS, in_turns, machine, seconds
 from flowhash.codes import topk_codes
 from flowhash.estimator import FlowHasher
@@ -243,7 +245,9 @@ def verdict(
 def main() -> None:
     """Measure, print, write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", metavar="NAME=FILE", help="npz files and their names")
+    parser.add_argument(
+        "files", nargs="*", metavar="NAME=PATH", help="npz files or folders of idx files"
+    )
     parser.add_argument("--no-synthetic", action="store_true")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--turns", type=int, default=3)
@@ -256,7 +260,9 @@ def main() -> None:
     sets = [digits()]
     for given in options.files:
         name, _, path = given.partition("=")
-        sets.append(from_file(name, Path(path)))
+        sets.append((from_folder if Path(path).is_dir() else from_file)(name, Path(path)))
+    if FASHION.is_dir() and "Fashion-MNIST" not in [data.name for data in sets]:
+        sets.append(from_folder("Fashion-MNIST", FASHION))
     if not options.no_synthetic:
         sets.append(synthetic(options.items, 10_000))
     parts = "".join(part_of(data, options.seeds, options.turns) for data in sets)

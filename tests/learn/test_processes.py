@@ -22,6 +22,16 @@ def last_weights(folder: Path, stage: str) -> dict[str, torch.Tensor]:
     return read_tensors(folder / stage / record["tensors"])
 
 
+def test_seeds_what_torch_would() -> None:
+    """What is drawn then is what ``torch.manual_seed`` gives."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        wanted = torch.rand(3)
+        torch.rand(7)
+        Processes().seed(5)
+        assert torch.equal(torch.rand(3), wanted)
+
+
 @pytest.mark.long
 def test_two_processes_train_what_one_does(both: Any, tmp_path: Path) -> None:
     same_training("vectors", both, tmp_path)

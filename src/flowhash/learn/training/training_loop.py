@@ -334,7 +334,7 @@ class _Loop:
         run = self.run
         # Dropout depends on the step and the process, not on how the run came here.
         seeds = np.random.SeedSequence([*run.batches.seed, batch.step, run.processes.rank])
-        torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
+        run.processes.seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
         embeddings = network(batch.inputs.to(run.processes.device))
         embeddings = run.processes.gather(embeddings)
         labels = torch.from_numpy(batch.labels).to(embeddings.device)
