@@ -111,7 +111,7 @@ def classified(rows: NDArray[np.float32], codes: NDArray[np.int64], shares: Any)
     hashing = EmbeddingNetwork(PlainVectors(rows.shape[1]), shares.shape[1])
     hashing.order = BucketOrder(torch.from_numpy(shares.astype(np.float32)), 0.0)
     base = EmbeddingNetwork(PlainVectors(rows.shape[1]), None)
-    return Encoder(base, hashing, replace(encoder.preprocessing, mean=np.zeros(())), 1)
+    return Encoder(base, hashing, replace(encoder.preprocessing, mean=np.zeros((), np.float32)), 1)
 
 
 def two_classes(seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64], Any]:
@@ -131,8 +131,8 @@ def test_the_trained_classes_count_in_the_distance(metric: str, tmp_path: Path) 
     rows, codes, shares = two_classes(0)
     labels = codes // 2
     if metric == "cosine":  # the clouds as directions, of any length
-        rows = rows / [2, 1, 1] * 0.1 + [0, 0, 1]
-        rows = (rows * np.random.default_rng(1).uniform(0.5, 9, (200, 1))).astype(np.float32)
+        ways = rows / [2, 1, 1] * 0.1 + [0, 0, 1]
+        rows = (ways * np.random.default_rng(1).uniform(0.5, 9, (200, 1))).astype(np.float32)
     encoder = classified(rows, codes, shares)
     pure = {}
     for weight in (0.0, 3.0):

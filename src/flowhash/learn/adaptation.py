@@ -263,7 +263,7 @@ def fit_centres(
     kept = np.sort(np.argsort(-loads, kind="stable")[: max(1, len(rows) // LEAST_ITEMS)])
     every, points = points, points[kept]
     if loads[kept].min() == 0:  # then all that have items are kept
-        _fill(points, rows, np.searchsorted(kept, codes), rng)
+        _fill(points, rows, np.searchsorted(kept, codes).astype(np.int32), rng)
     nearest = _nearest(rows, points)
     for _ in tracked(range(ROUNDS), "fit", ROUNDS, show):
         _move(points, rows, nearest)
