@@ -288,8 +288,8 @@ def test_a_folder_without_an_encoder_is_refused(tmp_path: Path) -> None:
         Encoder.load(tmp_path)
     make("mlp").save(tmp_path)
     record = read_sealed(tmp_path / "encoder.json")
-    write_sealed(tmp_path / "encoder.json", {**record, "format": 4})
-    with pytest.raises(InputError, match="has format 4; this FlowHash reads 1 to 3"):
+    write_sealed(tmp_path / "encoder.json", {**record, "format": 5})
+    with pytest.raises(InputError, match="has format 5; this FlowHash reads 1 to 4"):
         Encoder.load(tmp_path)
     write_sealed(tmp_path / "encoder.json", {**record, "fingerprint": "0" * 32})
     with pytest.raises(DamagedFileError, match=r"encoder\.json names the fingerprint 0000"):

@@ -69,6 +69,17 @@ def test_buckets_on_embeddings(kind: str, tmp_path: Path) -> None:
         assert_same(adapted, tmp_path / "model.onnx", items_of(kind, count, seed=count))
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_classes_behind_embeddings(metric: str, tmp_path: Path) -> None:
+    encoder, items = make("mlp", ordered=True), items_of("mlp", 60)
+    made = encoder.encode(items)
+    codes = np.arange(60)[:, None] % 11  # of all three classes
+    adapted = adapt_encoder(encoder, made.embeddings, codes, metric=metric)
+    assert adapted.hash.backbone.classes == 3
+    adapted.export_onnx(tmp_path / "model.onnx")
+    assert_same(adapted, tmp_path / "model.onnx", items_of("mlp", 17, seed=1))
+
+
 def test_buckets_without_items_come_last(tmp_path: Path) -> None:
     encoder = make("mlp")
     made = encoder.encode(items_of("mlp", 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +18,7 @@ from flowhash.encoder import Encoder
 from flowhash.errors import InputError
 from flowhash.learn import adapt_encoder, adaptation
 from flowhash.learn.adaptation import BucketCentres, fit_centres
-from flowhash.networks import BaseEmbeddings, EmbeddingNetwork
+from flowhash.networks import BaseEmbeddings, BucketOrder, EmbeddingNetwork, PlainVectors
 from tests.encoder.encoders import KINDS, Own, items_of, make
 
 BUCKETS, DIM = 7, 4
@@ -91,6 +92,103 @@ def test_it_starts_at_the_trained_buckets() -> None:
     np.testing.assert_array_equal(squares(rows, found.points).argmin(axis=1), labels)
 
 
+def test_few_items_leave_buckets_empty() -> None:
+    """Four items a bucket on average; the fullest buckets are those that stay."""
+    rng = np.random.default_rng(7)
+    labels = rng.permutation(np.repeat(np.arange(BUCKETS), [9, 1, 8, 1, 7, 1, 1]))
+    rows = (20 * rng.normal(size=(BUCKETS, DIM)))[labels] + rng.normal(size=(28, DIM))
+    rows = rows.astype(np.float32)
+    few = fit_centres(rows[:15], labels[:15, None].astype(np.int32), BUCKETS)
+    assert np.count_nonzero(~few.idle) == 3
+    fullest = np.argsort(-np.bincount(labels[:15], minlength=BUCKETS), kind="stable")[:3]
+    assert set(np.flatnonzero(~few.idle)) == set(fullest)
+    assert not fit_centres(rows, labels[:, None].astype(np.int32), BUCKETS).idle.any()
+
+
+def classified(rows: NDArray[np.float32], codes: NDArray[np.int64], shares: Any) -> Encoder:
+    """An encoder of vectors that rank as they are, which knows whose its buckets are."""
+    encoder = make("linear")
+    hashing = EmbeddingNetwork(PlainVectors(rows.shape[1]), shares.shape[1])
+    hashing.order = BucketOrder(torch.from_numpy(shares.astype(np.float32)), 0.0)
+    base = EmbeddingNetwork(PlainVectors(rows.shape[1]), None)
+    return Encoder(base, hashing, replace(encoder.preprocessing, mean=np.zeros((), np.float32)), 1)
+
+
+def two_classes(seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64], Any]:
+    """Two long clouds side by side, a class each, which has two of four buckets."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat([0, 1], 100)
+    cloud = np.tile(rng.normal(size=(100, 3)), (2, 1)) * [8, 0.1, 0.1]
+    rows = cloud + np.outer(labels, [0, 1, 0])
+    codes = 2 * labels  # the other two begin at items of these
+    shares = np.array([[1, 1, 0, 0], [0, 0, 1, 1]])
+    return rows.astype(np.float32), codes, shares
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_trained_classes_count_in_the_distance(metric: str, tmp_path: Path) -> None:
+    """Along the clouds items are far from each other, across hardly; buckets keep to a class."""
+    rows, codes, shares = two_classes(0)
+    labels = codes // 2
+    if metric == "cosine":  # the clouds as directions, of any length
+        ways = rows / [2, 1, 1] * 0.1 + [0, 0, 1]
+        rows = (ways * np.random.default_rng(1).uniform(0.5, 9, (200, 1))).astype(np.float32)
+    encoder = classified(rows, codes, shares)
+    pure = {}
+    for weight in (0.0, 3.0):
+        adapted = adapt_encoder(encoder, rows, codes[:, None], metric=metric, class_weight=weight)
+        found = adapted.encode_stored(rows).codes[:, 0]
+        counts = np.stack([np.bincount(found[labels == each], minlength=4) for each in (0, 1)])
+        pure[weight] = counts.max(axis=0).sum() / len(rows)
+    assert pure[3.0] > 0.97 > pure[0.0]
+    # What is behind the embeddings, written out.
+    backbone = adapted.hash.backbone
+    assert isinstance(backbone, BaseEmbeddings)
+    wide = rows.astype(np.float64)
+    if metric == "cosine":
+        wide /= np.linalg.norm(wide, axis=1, keepdims=True)
+    means = np.stack([wide[labels == each].mean(axis=0) for each in (0, 1)])
+    behind = backbone(torch.from_numpy(rows)).numpy()
+    np.testing.assert_allclose(behind[:, :3], wide, atol=1e-5)
+    factor = 3 * np.sqrt(np.square(wide - wide.mean(axis=0)).sum(axis=1).mean())
+    np.testing.assert_allclose(np.square(behind[:, 3:]).sum(axis=1), factor**2, rtol=1e-4)
+    odds = 2 * np.log(behind[:, 3] / behind[:, 4])
+    far = squares(wide, means)
+    sharp = (odds @ (far[:, 1] - far[:, 0])) / np.square(far[:, 1] - far[:, 0]).sum()
+    assert sharp > 0
+    clear_odds = np.abs(odds) < 20  # the others are rounded to nothing
+    np.testing.assert_allclose(
+        odds[clear_odds], sharp * (far[:, 1] - far[:, 0])[clear_odds], rtol=0.01, atol=0.01
+    )
+    adapted.save(tmp_path)
+    assert '"format": 4' in (tmp_path / "encoder.json").read_text()
+    again = Encoder.load(tmp_path)
+    assert again.fingerprint == adapted.fingerprint
+    np.testing.assert_array_equal(again.encode_stored(rows).codes[:, 0], found)
+    # Fitted once more, to other items, it knows the same classes.
+    twice = adapt_encoder(again, rows[:150], metric=metric)
+    assert isinstance(twice.hash.backbone, BaseEmbeddings)
+    assert torch.equal(twice.hash.backbone.class_weights, backbone.class_weights)
+
+
+def test_without_what_tells_classes_apart_there_are_none() -> None:
+    rows, codes, shares = two_classes(2)
+    encoder = classified(rows, codes, shares)
+
+    def classes(rows: Any, codes: Any, **options: Any) -> int:
+        made = adapt_encoder(encoder, rows, codes[:, None], **options).hash.backbone
+        return made.classes if isinstance(made, BaseEmbeddings) else 0
+
+    assert classes(rows, codes) == 2
+    assert classes(rows, codes, class_weight=0.0) == 0
+    assert classes(rows[:100], codes[:100]) == 0  # items of one class
+    assert classes(np.ones_like(rows), codes) == 0
+    with mock.patch.object(adaptation, "MOST_CLASSES", 1):
+        assert classes(rows, codes) == 0
+    with pytest.raises(InputError, match="class_weight is -1"):
+        adapt_encoder(encoder, rows, codes[:, None], class_weight=-1)
+
+
 def encoder_for(vectors: int, active: int) -> Encoder:
     return make("linear", base=False, active=active) if vectors else make("mlp", active=active)
 
@@ -147,11 +245,11 @@ def test_any_items_give_buckets_that_can_be_used(
 @pytest.mark.parametrize("length", [1e-3, 1.0, 1e3, 1e15])
 def test_buckets_without_items_come_last(metric: str, length: float) -> None:
     encoder = make("mlp", active=5)  # more than there are items
-    rows = np.eye(4, dtype=np.float32)[:3]
-    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 3, metric=metric)
+    rows = np.repeat(np.eye(4, dtype=np.float32)[:3], 4, axis=0)
+    adapted = adapt_encoder(encoder, rows, [[0, 1]] * 12, metric=metric)
     made = adapted.encode_stored(rows)
     used = set(made.activations.argmax(axis=1).tolist())
-    assert len(used) == 3  # one each, of eleven
+    assert len(used) == 3  # one for each of the three, of eleven
     asked = adapted.encode_stored(np.concatenate((rows, -rows)) * np.float32(length))
     assert np.isfinite(asked.activations).all()
     for order, code in zip(asked.ordered_buckets(), asked.codes, strict=True):

@@ -132,9 +132,9 @@ def _check_chain(base: EmbeddingNetwork | None, hash: EmbeddingNetwork) -> None:
     if not isinstance(hash.backbone, BaseEmbeddings):
         return
     made = None if base is None else base.outputs
-    if made != hash.backbone.features:
+    if made != hash.backbone.takes:
         raise InputError(
-            f"the hash network takes embeddings of {hash.backbone.features} numbers, but "
+            f"the hash network takes embeddings of {hash.backbone.takes} numbers, but "
             f"{'there is no base network' if made is None else f'the base makes {made}'}; give "
             "the base network whose embeddings it takes"
         )

@@ -31,9 +31,11 @@ from flowhash.networks import BaseEmbeddings, BucketOrder, EmbeddingNetwork, bui
 if TYPE_CHECKING:
     from flowhash.encoder.encoder import Encoder
 
-FORMAT = 3
-# Older versions read what they know: encoders whose hash network does not take embeddings, and
-# those whose buckets have no order of their own either.
+FORMAT = 4
+# Older versions read what they know: encoders whose hash network takes embeddings without classes
+# behind them, those whose does not take embeddings, and those whose buckets have no order of their
+# own either.
+BEFORE_CLASSES = 3
 BEFORE_EMBEDDINGS = 2
 BEFORE_ORDER = 1
 RECORD = "encoder.json"
@@ -90,8 +92,9 @@ def described(encoder: Encoder) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _format(encoder: Encoder) -> int:
     """The lowest, which the most versions read."""
-    if encoder.networks.chained:
-        return FORMAT
+    backbone = encoder.hash.backbone
+    if isinstance(backbone, BaseEmbeddings):
+        return FORMAT if backbone.classes else BEFORE_CLASSES
     return BEFORE_ORDER if encoder.hash.order is None else BEFORE_EMBEDDINGS
 
 
@@ -148,7 +151,7 @@ def _read_record(folder: Path) -> dict[str, Any]:
             advice = f"it is a training's folder, whose encoder is {inside}"
         raise InputError(f"{folder} holds no encoder: there is no {RECORD} in it; {advice}")
     record = read_sealed(path)
-    if record.get("format") not in (BEFORE_ORDER, BEFORE_EMBEDDINGS, FORMAT):
+    if record.get("format") not in range(BEFORE_ORDER, FORMAT + 1):
         raise InputError(
             f"{path} has format {reason(repr(record.get('format'))):.40}; this FlowHash reads "
             f"{BEFORE_ORDER} to {FORMAT}. Install the version that wrote it, or a newer one"
@@ -287,7 +290,9 @@ def _rebuild(
         module = copy.deepcopy(backbone)
         module.features = described["features"]
     elif described["name"] == BaseEmbeddings.name:
-        module = BaseEmbeddings(described["features"])
+        module = BaseEmbeddings(
+            described["features"], described.get("classes", 0), described.get("unit", False)
+        )
     else:
         module = build_backbone(described, hub=hub)
     # As it was stored: a library that writes its configuration differently today changes nothing.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
 
 from flowhash.argument_checks import finite, matrix, numbers, whole_number
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.networks import BaseEmbeddings, EmbeddingNetwork, PlainVectors
+from flowhash.networks import BaseEmbeddings, EmbeddingNetwork, PlainVectors, run_networks
 from flowhash.progress_bars import tracked
 from flowhash.table import METRICS, draw_sample
 
@@ -21,6 +24,10 @@ SAMPLE_BYTES = 1 << 28  # of embeddings that centres are fitted to, unless that 
 ROUNDS = 20  # of k-means at the most
 BLOCK = 8_192  # embeddings that are looked at at once
 NEAREST_BYTES = 1 << 26  # of distances to all centres in memory at once
+LEAST_ITEMS = 4  # of a bucket on average; where there are fewer, buckets are left empty
+CLASS_WEIGHT = 0.6  # of the classes in the distance, between two that docs/learning.md compares
+MOST_CLASSES = 256  # whose probabilities count; each makes a joint embedding one number longer
+SHARPEST = 16  # half powers of two up to which a classifier's scores are sharpened
 LAST = -1e30  # the output of a bucket without items: below all others, for vectors of any length
 
 
@@ -30,6 +37,7 @@ def adapt_encoder(
     codes: ArrayLike | None = None,
     *,
     metric: str = "euclidean",
+    class_weight: float = CLASS_WEIGHT,
     seed: int = 0,
     show: bool = False,
 ) -> Encoder:
@@ -40,6 +48,12 @@ def adapt_encoder(
     at the items of each trained bucket. So the codes of items in a table come from what the table
     stores (:meth:`~flowhash.Encoder.encode_stored`), and the base network runs once a query.
 
+    Where the encoder knows whose its buckets are (the loss "codes" with groups of classes, 256
+    classes at most), the trained classes count in the distance too: behind the embedding stand the
+    square roots of their probabilities, by how near it is to the mean of the items that the trained
+    buckets give to each. So the buckets of these classes stay their own, and items of new classes
+    are told apart by what they look like, too.
+
     Args:
         encoder: what was trained; it stays as it is.
         embeddings: of the items, as it makes them and as a table stores them [n, dim]. Of many a
@@ -47,6 +61,8 @@ def adapt_encoder(
         codes: the buckets of each item [n, k], such as those it has in the table. None makes them
             of the embeddings, where the hash network takes those.
         metric: of the table. For "cosine" and "inner" the centres are directions.
+        class_weight: of the classes in the distance, in units of how far embeddings are from their
+            mean; 0 leaves them out. An encoder that was adapted with classes keeps their weight.
         seed: of the sample, and of where empty buckets begin.
         show: a bar with the time left, on the error stream.
 
@@ -61,6 +77,8 @@ def adapt_encoder(
     whole_number("seed", seed, 0)
     if metric not in METRICS:
         raise InputError(f"metric is {metric!r}; expected {', '.join(map(repr, METRICS))}")
+    if not 0 <= class_weight < np.inf:
+        raise InputError(f"class_weight is {class_weight}; expected a number, zero or more")
     rows = matrix(embeddings, "embeddings", "numbers", (np.float32,))
     if not len(rows) or rows.shape[1] != encoder.dim:
         raise InputError(
@@ -79,8 +97,13 @@ def adapt_encoder(
     if directions:
         lengths = np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
         rows = (rows / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
+    classes = _class_embeddings(encoder, rows, given, class_weight, directions)
+    if classes is not None:
+        blocks = (rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK))
+        made = run_networks([classes], blocks, torch.device("cpu"))
+        rows = np.concatenate([part for (part,) in made])
     centres = fit_centres(rows, given, encoder.buckets, seed, show)
-    return _with_centres(encoder, centres, directions)
+    return _with_centres(encoder, centres, directions, classes)
 
 
 def sample_size(buckets: int, dim: int) -> int:
@@ -104,14 +127,68 @@ def _codes(codes: ArrayLike, count: int, buckets: int) -> NDArray[np.int32]:
     return found.astype(np.int32)
 
 
-def _with_centres(encoder: Encoder, centres: BucketCentres, directions: bool) -> Encoder:
+def _class_embeddings(
+    encoder: Encoder,
+    rows: NDArray[np.float32],
+    codes: NDArray[np.int32],
+    weight: float,
+    directions: bool,
+) -> BaseEmbeddings | None:
+    """Embeddings with the trained classes' probabilities behind them; None where none are known.
+
+    The likeliest class is that of the nearest mean of items that the trained buckets give to each
+    class. How sharp the probabilities are is what makes those classes most likely.
+    """
+    known, order = encoder.hash.backbone, encoder.hash.order
+    if isinstance(known, BaseEmbeddings) and known.classes:  # adapted before
+        return copy.deepcopy(known)
+    if order is None or not weight or len(order.shares) > MOST_CLASSES:
+        return None
+    shares = order.shares.cpu().numpy()
+    chosen = np.flatnonzero(shares[:, codes[:, 0]].max(axis=0) > 0)  # not of buckets nobody has
+    rows, labels = rows[chosen], shares.argmax(axis=0)[codes[chosen, :1]].astype(np.int32)
+    points = np.zeros((len(shares), rows.shape[1]), np.float32)
+    _move(points, rows, labels)
+    idle = np.bincount(labels[:, 0], minlength=len(points)) == 0
+    if np.count_nonzero(~idle) < 2:
+        return None
+    weights, biases = BucketCentres(points.astype(np.float64), idle).layer()
+    scores = rows[:BLOCK] @ weights[~idle].T + biases[~idle]
+    spread = float(scores.std(axis=1).mean())
+    if not spread > 0:
+        return None
+    sharp = _sharpness(scores / spread, (np.cumsum(~idle) - 1)[labels[:BLOCK]]) / spread
+    middle = rows.mean(axis=0, dtype=np.float64)
+    squares = sum(float(np.square(part - middle).sum()) for part in _blocks(rows))
+    made = BaseEmbeddings(encoder.dim, len(points), directions)
+    made.class_weights.copy_(torch.from_numpy(sharp * weights))
+    made.class_biases.copy_(torch.from_numpy(np.where(idle, LAST, sharp * biases)))
+    made.factor.fill_(weight * float(np.sqrt(squares / len(rows))))
+    return made
+
+
+def _sharpness(scores: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> float:
+    """The factor on scores [n, classes] with which their softmax makes labels [n, 1] likeliest."""
+    best, found = -np.inf, 1.0
+    for half in range(-4, SHARPEST + 1):
+        factor = 2.0 ** (half / 2)
+        sharper = factor * scores
+        likely = np.take_along_axis(sharper, labels, 1)[:, 0] - logsumexp(sharper, axis=1)
+        if likely.mean() > best:
+            best, found = float(likely.mean()), factor
+    return found
+
+
+def _with_centres(
+    encoder: Encoder, centres: BucketCentres, directions: bool, classes: BaseEmbeddings | None
+) -> Encoder:
     """The encoder with a hash network that finds the nearest centres."""
     base = encoder.base or encoder.hash  # without a base, the hash network makes the embeddings
     # Vectors that rank as they are take no step in between, and older versions read the encoder.
-    takes = PlainVectors if base.passes_through else BaseEmbeddings
-    weights, biases = centres.layer(directions)
+    plain = PlainVectors if base.passes_through else BaseEmbeddings
+    weights, biases = centres.layer(directions and classes is None)
     with torch.random.fork_rng(devices=[]), torch.no_grad():  # leaves the caller's seeds alone
-        network = EmbeddingNetwork(takes(encoder.dim), encoder.buckets)
+        network = EmbeddingNetwork(classes or plain(encoder.dim), encoder.buckets)
         for name, values in (("weight", weights), ("bias", biases)):
             network.head.get_parameter(name).copy_(torch.from_numpy(values))
     return Encoder(base, network, encoder.preprocessing, encoder.active, encoder.class_names)
@@ -163,7 +240,8 @@ def fit_centres(
 ) -> BucketCentres:
     """Centres for buckets, without labels: k-means that starts at the buckets that items have.
 
-    A bucket whose centre is nobody's nearest begins anew at an item of the fullest one.
+    A bucket whose centre is nobody's nearest begins anew at an item of the fullest one. There are
+    four items a bucket at least, on average: of few items only the fullest buckets are kept.
 
     Args:
         embeddings: [n, dim], one or more.
@@ -181,7 +259,11 @@ def fit_centres(
         rows[start : start + BLOCK] = (embeddings[start : start + BLOCK] - middle) / scale
     points = np.zeros((buckets, rows.shape[1]), np.float32)
     _move(points, rows, codes)
-    _fill(points, rows, codes, rng)
+    loads = np.bincount(codes.ravel(), minlength=buckets)
+    kept = np.sort(np.argsort(-loads, kind="stable")[: max(1, len(rows) // LEAST_ITEMS)])
+    every, points = points, points[kept]
+    if loads[kept].min() == 0:  # then all that have items are kept
+        _fill(points, rows, np.searchsorted(kept, codes).astype(np.int32), rng)
     nearest = _nearest(rows, points)
     for _ in tracked(range(ROUNDS), "fit", ROUNDS, show):
         _move(points, rows, nearest)
@@ -189,8 +271,9 @@ def fit_centres(
         before, nearest = nearest, _nearest(rows, points)
         if np.array_equal(before, nearest):
             break
-    idle = np.bincount(nearest[:, 0], minlength=buckets) == 0
-    return BucketCentres(points.astype(np.float64) * scale + middle, idle)
+    idle = np.bincount(kept[nearest[:, 0]], minlength=buckets) == 0
+    every[kept] = points
+    return BucketCentres(every.astype(np.float64) * scale + middle, idle)
 
 
 def _blocks(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from flowhash.data import Augmentation, LabelledItems, Preprocessing, Splits
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
+from flowhash.learn.adaptation import MOST_CLASSES
 from flowhash.learn.batches import Batches, Sample
 from flowhash.learn.class_groups import (
     LEAST,
@@ -243,10 +244,12 @@ class Stages:
         the largest SUF are left out.
         """
         assert self.groups is not None
-        if not self.groups.split or self.settings.class_order == 0:
-            return None
         data, device = self.splits.validation, self.processes.device
         classes = np.arange(self.splits.train.classes)
+        # With a weight of 0 only an adaptation wants to know whose the buckets are.
+        unused = self.settings.class_order == 0 and len(classes) > MOST_CLASSES
+        if not self.groups.split or unused:
+            return None
         shares = torch.from_numpy(coder.shares(classes, network.outputs))
         given = self.settings.class_order
         if given is not None or len(data) < 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from flowhash.errors import InputError, reason
@@ -26,21 +27,47 @@ class PlainVectors(nn.Module):
 
 
 class BaseEmbeddings(nn.Module):
-    """The base network's embeddings as they are: what a hash network on top of that one takes.
+    """The base network's embeddings: what a hash network on top of that one takes.
+
+    Without classes they stay as they are. With classes the square root of each one's probability,
+    times a factor, stands behind them: two of these are near each other where the embeddings are
+    near and the same classes are likely. Of items of classes that nobody knows the probabilities
+    say which known ones they look like.
 
     Not among ``BACKBONES``: it takes no items, so that only an encoder can run it.
+
+    Args:
+        takes: numbers in an embedding.
+        classes: how many there are whose probabilities count; 0 for none.
+        unit: whether embeddings are brought to length one first; with classes only.
     """
 
     name = "embeddings"
+    class_weights: Tensor
+    class_biases: Tensor
+    factor: Tensor
 
-    def __init__(self, features: int) -> None:
+    def __init__(self, takes: int, classes: int = 0, unit: bool = False) -> None:
         super().__init__()
-        self.spec: dict[str, Any] = {"name": self.name, "features": features}
-        self.features = features
+        self.spec: dict[str, Any] = {"name": self.name, "features": takes}
+        self.takes, self.classes, self.unit = takes, classes, unit
+        self.features = takes + classes
+        if classes:
+            self.spec |= {"classes": classes, "unit": unit}
+            self.register_buffer("class_weights", torch.zeros(classes, takes))
+            self.register_buffer("class_biases", torch.zeros(classes))
+            self.register_buffer("factor", torch.zeros(1))
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """The embeddings."""
-        return embeddings
+        """The embeddings, and what is behind them [n, features]."""
+        if not self.classes:
+            return embeddings
+        if self.unit:
+            lengths = embeddings.norm(dim=1, keepdim=True)
+            embeddings = torch.where(lengths > 0, embeddings / lengths, embeddings)
+        scores = embeddings @ self.class_weights.t() + self.class_biases
+        likely = nn.functional.log_softmax(scores, 1)
+        return torch.cat((embeddings, self.factor * (likely / 2).exp()), 1)
 
 
 class Dense(nn.Module):

@@ -105,7 +105,8 @@ class BucketOrder(nn.Module):
     Args:
         shares: how much of each bucket is each class's [classes, d], columns of sum one, or zero
             for a bucket that nobody has.
-        weight: of the class; with 0 the order is that of the outputs.
+        weight: of the class; with 0 the scores are the outputs, and the shares only tell
+            ``flowhash.learn.adapt_encoder`` whose buckets they are.
     """
 
     shares: Tensor
@@ -122,6 +123,8 @@ class BucketOrder(nn.Module):
 
     def forward(self, outputs: Tensor) -> Tensor:
         """The scores [n, d]."""
+        if not self.weight:
+            return outputs
         likely = nn.functional.log_softmax(outputs, 1)
         classes = likely.exp() @ self.shares.t()
         return likely + self.weight * (classes @ self.shares).clamp(min=SMALLEST).log()
