@@ -16,20 +16,25 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from flowhash.codes import topk_codes
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing, Splits
+from flowhash.encoder import Encoder
 from flowhash.learn import (
     Checkpoints,
     Schedule,
     Settings,
+    adapt_encoder,
     hash_start,
     read_journal,
     train,
     vector_settings,
 )
-from flowhash.networks import EmbeddingNetwork, build_backbone
+from flowhash.learn.whitening import whitening
+from flowhash.networks import BaseEmbeddings, EmbeddingNetwork, build_backbone
 
 BATCH, RATE = 512, 3e-3  # of the rivals' heads: as many items a step as FlowHash's, and its rate
-TURNS = 10  # of k-means
+BLOCK = 2_048  # rows whose scores are made at once
+TURNS = 20  # of k-means, as many as an adaptation has
 PECOS = """
 import sys, time
 import numpy as np
@@ -55,6 +60,29 @@ print([*right, count, spent])
 
 
 @dataclass(frozen=True, eq=False)
+class Metric:
+    """A linear map of the trunk's embedding, whose distances rank: matrix [dim, dim], shift [dim].
+
+    Attributes:
+        matrix: that vectors are multiplied by.
+        shift: that is added then.
+    """
+
+    matrix: NDArray[np.float32]
+    shift: NDArray[np.float32]
+
+    def of(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Vectors to rank by [n, dim]."""
+        return np.asarray(rows @ self.matrix.T + self.shift)
+
+
+def whitened_metric(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> Metric:
+    """That of FlowHash's `rank="whitened"`, for the rivals."""
+    matrix, middle = whitening(rows, labels)
+    return Metric(matrix.astype(np.float32), (-matrix @ middle).astype(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
 class Head:
     """A matrix whose rows are buckets, with what it took.
 
@@ -65,6 +93,7 @@ class Head:
         seconds: of one processor's time, in training.
         solver: milliseconds of them in a step's codes, or None.
         trained: whether its numbers are parameters that a training with labels made.
+        metric: what ranks, or None for the trunk's embedding as it is.
     """
 
     weights: NDArray[np.float32]
@@ -73,6 +102,7 @@ class Head:
     seconds: float = 0.0
     solver: float | None = None
     trained: bool = True
+    metric: Metric | None = None
 
     @property
     def parameters(self) -> int:
@@ -82,6 +112,15 @@ class Head:
     def scores(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Of the buckets [n, d]."""
         return np.asarray(rows @ self.weights.T + self.biases)
+
+    def embedded(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What ranks [n, dim]."""
+        return rows if self.metric is None else self.metric.of(rows)
+
+    def after(self, metric: Metric) -> Head:
+        """Of a layer that takes what a metric makes: the same one on the trunk's embedding."""
+        biases = self.biases + self.weights @ metric.shift
+        return replace(self, weights=self.weights @ metric.matrix, biases=biases, metric=metric)
 
 
 def linear_head(
@@ -121,9 +160,10 @@ def random_codes(classes: int, buckets: int, active: int) -> NDArray[np.int64]:
     return np.stack([rng.choice(buckets, active, replace=False) for _ in range(classes)])
 
 
-def means_head(rows: NDArray[np.float32], buckets: int) -> Head:
-    """k-means of FAISS: the nearest mean is the bucket."""
+def means_head(rows: NDArray[np.float32], buckets: int, metric: Metric | None = None) -> Head:
+    """k-means of FAISS, where a metric is given in that one: the nearest mean is the bucket."""
     began = time.process_time()
+    rows = rows if metric is None else metric.of(rows)
     means = faiss.Kmeans(
         rows.shape[1], buckets, niter=TURNS, seed=0, min_points_per_centroid=1,
         max_points_per_centroid=1_000,
@@ -131,7 +171,8 @@ def means_head(rows: NDArray[np.float32], buckets: int) -> Head:
     means.train(rows)
     centres = means.centroids
     half = -np.square(centres).sum(axis=1) / 2
-    return Head(centres, half, None, time.process_time() - began, trained=False)
+    head = Head(centres, half, None, time.process_time() - began, trained=False)
+    return head if metric is None else head.after(metric)
 
 
 @dataclass(frozen=True)
@@ -145,6 +186,7 @@ class FlowTraining:
         steps: of training.
         changes: of the hash stage.
         penalty: λ, or None for its own.
+        rank: by what items rank, as ``Settings`` has it.
     """
 
     buckets: int
@@ -153,12 +195,16 @@ class FlowTraining:
     steps: int
     changes: dict[str, Any] = field(default_factory=dict)
     penalty: float | None = None
+    rank: str = "base"
 
 
 def flow_head(
     told: FlowTraining, folder: Path, train_part: tuple[Any, Any], held_part: tuple[Any, Any]
-) -> tuple[Head, dict[str, float]]:
-    """FlowHash's last layer, and its last validation. Parts are rows and labels from 0 on."""
+) -> tuple[Encoder, Head, dict[str, float]]:
+    """FlowHash's encoder, its head, and its last validation. Parts are rows and labels from 0 on.
+
+    What is finished is kept in the folder, and is not trained again.
+    """
     settings, splits = _training(told, train_part, held_part)
     began = time.process_time()
     encoder = train(splits, settings, folder, device="cpu", quiet=True)
@@ -171,13 +217,40 @@ def flow_head(
     codes = np.array(best.record["chosen"])
     lines = read_journal(folder / "metrics.jsonl")
     share = np.mean([line["solver_share"] for line in lines if "solver_share" in line])
-    last = encoder.hash.head
-    assert encoder.hash.order is None  # classes are not cut: no matrix beside the layer
-    weights, biases = (each.detach().numpy() for each in (last.weight, last.bias))
     loads = np.bincount(codes[codes >= 0], minlength=told.buckets)
-    head = Head(weights, biases, loads, seconds, 1000 * float(share) * seconds / told.steps)
+    solver = 1000 * float(share) * seconds / told.steps
+    head = replace(_layer(encoder), loads=loads, seconds=seconds, solver=solver)
     checked = [line for line in lines if line.get("validation")]
-    return head, {name: checked[-1][name] for name in ("pr1", "suf", "empty_buckets")}
+    return encoder, head, {name: checked[-1][name] for name in ("pr1", "suf", "empty_buckets")}
+
+
+def _layer(encoder: Encoder) -> Head:
+    """The last layer of an encoder, on the trunk's embedding, and by what it ranks."""
+    assert encoder.hash.order is None  # classes are not cut: no matrix beside the layer
+    assert encoder.base is not None
+    (weights, biases), metric = _numbers(encoder.hash.head), None
+    if isinstance(encoder.base.head, nn.Linear):
+        metric = Metric(*_numbers(encoder.base.head))
+    head = Head(weights, biases, metric=metric)
+    if metric is not None and isinstance(encoder.hash.backbone, BaseEmbeddings):
+        return head.after(metric)
+    return head
+
+
+def _numbers(layer: nn.Module) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    assert isinstance(layer, nn.Linear)
+    return layer.weight.detach().numpy(), layer.bias.detach().numpy()
+
+
+def adapted_head(encoder: Encoder, head: Head, rows: NDArray[np.float32], seed: int) -> Head:
+    """The buckets of a trained head, fitted to the items of a table, without labels."""
+    began = time.process_time()
+    codes = np.concatenate([
+        topk_codes(head.scores(rows[start : start + BLOCK]), encoder.active)
+        for start in range(0, len(rows), BLOCK)
+    ])  # fmt: skip
+    adapted = adapt_encoder(encoder, head.embedded(rows), codes, seed=seed)
+    return replace(_layer(adapted), seconds=time.process_time() - began, trained=False)
 
 
 def start_head(told: FlowTraining, train_part: tuple[Any, Any]) -> Head:
@@ -186,8 +259,7 @@ def start_head(told: FlowTraining, train_part: tuple[Any, Any]) -> Head:
     plain = build_backbone({"name": "linear", "inputs": train_part[0].shape[1]})
     began = time.process_time()
     last = hash_start(splits, settings, EmbeddingNetwork(plain, None), device="cpu").head
-    weights, biases = (each.detach().numpy() for each in (last.weight, last.bias))
-    return Head(weights, biases, None, time.process_time() - began)
+    return Head(*_numbers(last), None, time.process_time() - began)
 
 
 def _training(
@@ -198,7 +270,9 @@ def _training(
         penalty=told.penalty,
     )  # fmt: skip
     stage = replace(settings.hash, **told.changes)
-    settings = replace(settings, hash=stage, validate_every=max(50, told.steps // 3))
+    settings = replace(
+        settings, hash=stage, validate_every=max(50, told.steps // 3), rank=told.rank
+    )
     names = tuple(map(str, range(int(train_part[1].max()) + 1)))
     parts = [
         LabelledItems(ArrayItems(rows), labels, names, "glyphs")

@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,20 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.glyphs.data import ASKED, COUNT, FACES, HELD_OUT, open_glyphs, parts_of
+from benchmarks.glyphs.data import COUNT, FACES, HELD_OUT, open_glyphs, parts_of
 from benchmarks.glyphs.heads import (
+    BLOCK,
     FlowTraining,
     Head,
+    Metric,
+    adapted_head,
     flow_head,
     linear_head,
     means_head,
     pecos_figures,
     random_codes,
     start_head,
+    whitened_metric,
 )
 from benchmarks.glyphs.page import page_of
 from benchmarks.glyphs.trunk import DIM, embedded, trained_trunk
@@ -42,9 +46,11 @@ from flowhash.learn.discriminant import discriminant
 from flowhash.quality import LabelledTable, Queries, measure
 
 BUCKETS, ACTIVE = 2_048, (1, 2)
-LISTS, PROBES = (1_024, 2_048, 4_096), (1, 2, 4, 8)  # of IVF, for what it finds at any scan
+# Of IVF, for what it finds at any scan.
+LISTS, PROBES = (1_024, 2_048, 4_096), (1, 2, 3, 4, 6, 8, 16)
+CLASSIFIERS = ("trunk", "softmax")
+OPENED = (1, 2, 4)  # buckets that queries open where more than k are tried
 LOADED = 100  # steps of a training that only loads are asked of: each class comes twice
-BLOCK = 2_048  # rows whose scores are made at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,21 +70,29 @@ class Search:
     own: NDArray[np.int64] | None
     tops: tuple[int, ...]
 
-    def measured(self, head: Head, active: int, probe: int | None = None) -> dict[str, Any]:
+    def measured(self, head: Head, active: int) -> dict[str, Any]:
         """For each kind of queries SUF, Pr@K in percent, buckets used, variation of their loads."""
-        classes, dim = int(self.table.labels.max()) + 1, self.table.vectors.shape[1]
-        index = LabelledTable(len(head.weights), dim, active, classes)
-        codes = [topk_codes(head.scores(rows), active) for rows in _blocks(self.table.vectors)]
-        index.add(np.concatenate(codes), self.table.vectors, self.table.labels)
-        made = {}
-        for name, queries in self.asked.items():
-            found = measure(index, self._queries(head, queries), self.tops, probe=probe)
-            made[name] = {
-                "suf": found.speed_up,
-                **{f"pr{top}": 100 * value for top, value in found.precision.items()},
-                "used": 100 * float((index.loads > 0).mean()),
-                "variation": float(index.loads.std() / index.loads.mean()),
-            }
+        return self.opened(head, active, (active,))[str(active)]
+
+    def opened(self, head: Head, active: int, probes: tuple[int, ...]) -> dict[str, Any]:
+        """The same where queries open so many buckets, by their number."""
+        table = self.table
+        ranked = head.embedded(table.vectors)
+        index = LabelledTable(
+            len(head.weights), ranked.shape[1], active, int(table.labels.max()) + 1
+        )
+        codes = [topk_codes(head.scores(rows), active) for rows in _blocks(table.vectors)]
+        index.add(np.concatenate(codes), ranked, table.labels)
+        made: dict[str, Any] = {str(probe): {} for probe in probes}
+        for probe in probes:
+            for name, queries in self.asked.items():
+                found = measure(index, self._queries(head, queries), self.tops, probe=probe)
+                made[str(probe)][name] = {
+                    "suf": found.speed_up,
+                    **{f"pr{top}": 100 * value for top, value in found.precision.items()},
+                    "used": 100 * float((index.loads > 0).mean()),
+                    "variation": float(index.loads.std() / index.loads.mean()),
+                }
         return made
 
     def _queries(self, head: Head, queries: Rows) -> Iterator[Queries]:
@@ -86,15 +100,17 @@ class Search:
             part = slice(start, start + BLOCK)
             own = None if self.own is None else self.own[part]
             rows = queries.vectors[part]
-            yield Queries(head.scores(rows), rows, queries.labels[part], own)
+            yield Queries(head.scores(rows), head.embedded(rows), queries.labels[part], own)
 
-    def exhaustive(self) -> dict[str, Any]:
+    def exhaustive(self, metric: Metric | None = None) -> dict[str, Any]:
         """Of all items, by FAISS."""
-        index = faiss.IndexFlatL2(self.table.vectors.shape[1])
-        index.add(self.table.vectors)
+        ranked = self.table.vectors if metric is None else metric.of(self.table.vectors)
+        index = faiss.IndexFlatL2(ranked.shape[1])
+        index.add(ranked)
         made = {}
         for name, queries in self.asked.items():
-            ids = index.search(queries.vectors, max(self.tops) + 1)[1]
+            rows = queries.vectors if metric is None else metric.of(queries.vectors)
+            ids = index.search(rows, max(self.tops) + 1)[1]
             if self.own is not None:
                 others = ids != self.own[:, None]
                 others[others.all(axis=1), -1] = False  # one that is not among its own nearest
@@ -150,11 +166,10 @@ def searches_of(parts: dict[str, Rows], renderings: int) -> dict[str, Search]:
     """Seen characters, asked in two ways, and unseen ones among themselves."""
     tops = (1, 4, 16) if renderings * HELD_OUT > 16 else (1, 4)
     unseen = parts["unseen"]
-    chosen = np.sort(np.random.default_rng(5).permutation(len(unseen.labels))[:ASKED])
-    some = Rows(unseen.vectors[chosen], unseen.labels[chosen])
+    every = np.arange(len(unseen.labels))
     return {
         "seen": Search(parts["train"], {name: parts[name] for name in ("new", "face")}, None, tops),
-        "unseen": Search(unseen, {"unseen": some}, chosen, tops),
+        "unseen": Search(unseen, {"unseen": unseen}, every, tops),
     }
 
 
@@ -163,8 +178,10 @@ def measure_rivals(
 ) -> None:
     """Everything but FlowHash."""
     train, count = parts["train"], int(parts["train"].labels.max()) + 1
+    metric = whitened_metric(train.vectors, train.labels)
     for name, search in searches.items():
         figures.keep(f"{name}/exhaustive", search.exhaustive)
+        figures.keep(f"{name}/exhaustive-whitened", lambda s=search: s.exhaustive(metric))
     heads: dict[str, tuple[tuple[int, ...], Callable[[], Head]]] = {
         "trunk": (ACTIVE, lambda: Head(classes, np.zeros(len(classes), np.float32))),
         "start": (ACTIVE, lambda: start_head(
@@ -183,11 +200,12 @@ def measure_rivals(
             for active in ACTIVE
         },
         "means-train": (ACTIVE, lambda: means_head(train.vectors, BUCKETS)),
+        "means-fifth": (ACTIVE, lambda: means_head(train.vectors, count // 5)),
     }  # fmt: skip
     for name, (actives, make) in heads.items():
-        measure_head(name, actives, make, searches, figures)
-        if name == "means-table":
-            measure_lists(searches["unseen"], figures)
+        measure_head(name, actives, make, searches, figures, metric)
+    for name, given in (("plain", None), ("whitened", metric)):
+        measure_lists(searches["unseen"], figures, name, given)
     if told.pecos is not None:
         arrays = {"rows": train.vectors, "labels": train.labels}
         for name, rows in searches["seen"].asked.items():
@@ -197,7 +215,7 @@ def measure_rivals(
 
 def measure_head(
     name: str, actives: tuple[int, ...], make: Callable[[], Head], searches: dict[str, Search],
-    figures: Figures,
+    figures: Figures, metric: Metric,
 ) -> None:  # fmt: skip
     """All searches with one head, where they are not known yet."""
     # Seen characters are the training items: fitted on the table is fitted on train.
@@ -207,50 +225,73 @@ def measure_head(
         return
     head = make()
     figures.keep(name, lambda: facts(head))
-    if name in ("trunk", "softmax"):
+    if name in CLASSIFIERS:
         figures.keep(f"accuracy/{name}", lambda: searches["seen"].accuracy(head))
     for k in actives:
         for place in places:
-            search = searches[place]
-            figures.keep(f"{place}/{name}/{k}", lambda s=search, k=k: s.measured(head, k))
+            search, more = searches[place], name == "softmax" and place == "seen"
+            made = search.opened(head, k, (1, 2) if more else (k,))
+            figures.keep(f"{place}/{name}/{k}", lambda m=made, k=k: m[str(k)])
+            if more:
+                figures.keep(f"opened/seen/{name}{k}-0", lambda m=made: m)
+                ranked = replace(head, metric=metric)
+                figures.keep(
+                    f"seen/{name}-whitened/{k}", lambda s=search, h=ranked, k=k: s.measured(h, k)
+                )
 
 
-def measure_lists(search: Search, figures: Figures) -> None:
+def measure_lists(search: Search, figures: Figures, name: str, metric: Metric | None) -> None:
     """IVF on the unseen characters, at several scans."""
     for lists in LISTS:
-        names = [f"unseen/lists-{lists}/{probe}" for probe in PROBES]
-        if not all(name in figures.values for name in names):
-            head = means_head(search.table.vectors, lists)
-            for name, probe in zip(names, PROBES, strict=True):
-                figures.keep(name, lambda h=head, p=probe: search.measured(h, 1, p))
+        figures.keep(
+            f"lists/{name}/{lists}",
+            lambda n=lists: search.opened(means_head(search.table.vectors, n, metric), 1, PROBES),
+        )
+
+
+def plans_of(told: Any, classes: int) -> dict[str, FlowTraining]:
+    """FlowHash's trainings, by name: what is compared, how many buckets, k and seed."""
+    before = {"start": "random", "classes": 64, "items": 4, "rate": 5e-3}
+    plans = {}
+    for seed in range(told.seeds):
+        for k in ACTIVE:
+            plans[f"flow{k}-{seed}"] = FlowTraining(BUCKETS, k, seed, told.head_steps)
+            plans[f"fifth{k}-{seed}"] = FlowTraining(classes // 5, k, seed, told.head_steps)
+    for k in ACTIVE:
+        steps = told.head_steps
+        plans[f"flowwhite{k}-0"] = FlowTraining(BUCKETS, k, 0, steps, rank="whitened")
+        plans[f"before{k}-0"] = FlowTraining(BUCKETS, k, 0, 2 * steps, before)
+    return plans
 
 
 def measure_flows(
     searches: dict[str, Search], parts: dict[str, Rows], figures: Figures, told: Any
 ) -> None:
-    """FlowHash, seed after seed; and once as it was before, to see what the start is worth."""
+    """FlowHash, seed after seed; and once as it was before, to see what the start is worth.
+
+    Whatever has d buckets is also fitted to the table of the unseen characters.
+    """
     pairs = [(parts[name].vectors, parts[name].labels) for name in ("train", "validation")]
-    before = {"start": "random", "classes": 64, "items": 4, "rate": 5e-3}
-    plans = {
-        f"flow{k}-{seed}": FlowTraining(BUCKETS, k, seed, told.head_steps)
-        for seed in range(told.seeds)
-        for k in ACTIVE
-    }
-    plans |= {
-        f"before{k}-0": FlowTraining(BUCKETS, k, 0, 2 * told.head_steps, before) for k in ACTIVE
-    }
-    fifth = (int(parts["train"].labels.max()) + 1) // 5  # of the softmax's parameters
-    plans["fifth1-0"] = FlowTraining(fifth, 1, 0, told.head_steps)
-    for name, plan in plans.items():
-        wanted = [name, *(f"{place}/{name}" for place in searches)]
+    unseen = searches["unseen"]
+    for name, plan in plans_of(told, int(parts["train"].labels.max()) + 1).items():
+        places = [*searches, *(f"opened/{place}" for place in searches)]
+        wanted = [name, *(f"{place}/{name}" for place in places)]
+        adapts = name.startswith("flow")
+        if adapts:
+            wanted += [f"adapted/{name}", f"opened/adapted/{name}"]
         if all(key in figures.values for key in wanted):
             continue
-        head, checked = flow_head(plan, told.out / "heads" / name, *pairs)
+        encoder, head, checked = flow_head(plan, told.out / "heads" / name, *pairs)
         figures.keep(name, lambda h=head, c=checked: {**facts(h), "validation": c})
         for place, search in searches.items():
-            figures.keep(
-                f"{place}/{name}", lambda s=search, h=head, k=plan.active: s.measured(h, k)
-            )
+            made = search.opened(head, plan.active, OPENED)
+            figures.keep(f"{place}/{name}", lambda m=made, k=plan.active: m[str(k)])
+            figures.keep(f"opened/{place}/{name}", lambda m=made: m)
+        if adapts:
+            fitted = adapted_head(encoder, head, unseen.table.vectors, plan.seed)
+            made = unseen.opened(fitted, plan.active, OPENED)
+            figures.keep(f"adapted/{name}", lambda h=fitted: facts(h))
+            figures.keep(f"opened/adapted/{name}", lambda m=made: m)
 
 
 def measure_all_classes(parts: dict[str, Rows], figures: Figures, told: Any, faces: Any) -> None:
@@ -264,7 +305,7 @@ def measure_all_classes(parts: dict[str, Rows], figures: Figures, told: Any, fac
         name = f"all{k}-0"
         if name not in figures.values:
             plan = FlowTraining(BUCKETS, k, 0, LOADED)
-            head, _ = flow_head(plan, told.out / "heads" / name, (vectors, labels), held)
+            _, head, _ = flow_head(plan, told.out / "heads" / name, (vectors, labels), held)
             figures.keep(name, lambda h=head: facts(h))
 
 

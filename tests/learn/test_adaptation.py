@@ -189,6 +189,23 @@ def test_without_what_tells_classes_apart_there_are_none() -> None:
         adapt_encoder(encoder, rows, codes[:, None], class_weight=-1)
 
 
+def test_classes_that_share_a_bucket_part_where_another_has_two() -> None:
+    """Where k-means alone stays: two far classes around one centre, two centres in one class."""
+    rng = np.random.default_rng(5)
+    middles = 20 * rng.normal(size=(BUCKETS, DIM))
+    labels = rng.permutation(np.repeat(np.arange(BUCKETS), 30))
+    rows = (middles[labels] + rng.normal(size=(len(labels), DIM))).astype(np.float32)
+    codes = np.where(labels == 1, 0, labels)
+    codes[np.flatnonzero(labels == 2)[::2]] = 1
+    found = fit_centres(rows, codes[:, None].astype(np.int32), BUCKETS)
+    nearest = squares(rows, found.points).argmin(axis=1)
+    owners = [set(nearest[labels == label].tolist()) for label in range(BUCKETS)]
+    assert all(len(each) == 1 for each in owners)
+    assert len(set().union(*owners)) == BUCKETS
+    kept = labels > 2  # whose buckets nothing was wrong with
+    np.testing.assert_array_equal(nearest[kept], labels[kept])
+
+
 def encoder_for(vectors: int, active: int) -> Encoder:
     return make("linear", base=False, active=active) if vectors else make("mlp", active=active)
 

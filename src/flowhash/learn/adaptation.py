@@ -22,6 +22,7 @@ PER_BUCKET = 256  # embeddings that centres are fitted to, for each bucket, at t
 LEAST_PER_BUCKET = 8
 SAMPLE_BYTES = 1 << 28  # of embeddings that centres are fitted to, unless that is fewer than these
 ROUNDS = 20  # of k-means at the most
+SWAP_EVERY, LAST_SWAP = 3, 15  # rounds between two swaps of centres, and after which none is left
 BLOCK = 8_192  # embeddings that are looked at at once
 NEAREST_BYTES = 1 << 26  # of distances to all centres in memory at once
 LEAST_ITEMS = 4  # of a bucket on average; where there are fewer, buckets are left empty
@@ -241,7 +242,9 @@ def fit_centres(
     """Centres for buckets, without labels: k-means that starts at the buckets that items have.
 
     A bucket whose centre is nobody's nearest begins anew at an item of the fullest one. There are
-    four items a bucket at least, on average: of few items only the fullest buckets are kept.
+    four items a bucket at least, on average: of few items only the fullest buckets are kept. Every
+    third round centres that are hardly missed move to where items are far from theirs, which
+    k-means alone never does: it keeps a class that was cut in two, and two that share a bucket.
 
     Args:
         embeddings: [n, dim], one or more.
@@ -265,11 +268,14 @@ def fit_centres(
     if loads[kept].min() == 0:  # then all that have items are kept
         _fill(points, rows, np.searchsorted(kept, codes).astype(np.int32), rng)
     nearest = _nearest(rows, points)
-    for _ in tracked(range(ROUNDS), "fit", ROUNDS, show):
+    for turn in tracked(range(1, ROUNDS + 1), "fit", ROUNDS, show):
         _move(points, rows, nearest)
         _fill(points, rows, nearest, rng)
+        swapped = 0
+        if turn % SWAP_EVERY == 0 and turn <= LAST_SWAP and len(points) > 1:
+            swapped = _swap(points, rows, _nearest(rows, points)[:, 0])
         before, nearest = nearest, _nearest(rows, points)
-        if np.array_equal(before, nearest):
+        if turn >= LAST_SWAP and not swapped and np.array_equal(before, nearest):
             break
     idle = np.bincount(kept[nearest[:, 0]], minlength=buckets) == 0
     every[kept] = points
@@ -308,6 +314,69 @@ def _fill(
         members = np.flatnonzero((codes == fullest).any(axis=1))
         points[bucket] = rows[rng.choice(members)]
         fullness[fullest] /= 2
+
+
+def _swap(
+    points: NDArray[np.float32], rows: NDArray[np.float32], nearest: NDArray[np.int32]
+) -> int:
+    """Move points whose loss costs less than a second one saves in another bucket; how many.
+
+    Without its point a bucket's rows go to their second nearest. A second point, at the row of a
+    bucket that is farthest from the first, takes the rows that are nearer to it. The cheapest go to
+    where the squared distances add up to most, each bucket and its heirs once.
+
+    Args:
+        points: two or more [d, dim]; some are moved.
+        rows: [n, dim].
+        nearest: the nearest point of each [n].
+    """
+    apart, loss, heirs = _second(rows, points, nearest)
+    count = len(points)
+    costs = np.bincount(nearest, loss, count)
+    errors = np.bincount(nearest, apart, count)
+    order = np.lexsort((apart, nearest))  # bucket after bucket, the farthest row last
+    ends = np.cumsum(np.bincount(nearest, minlength=count))
+    starts = np.concatenate(([0], ends[:-1]))
+    touched, moved = np.zeros(count, np.bool_), 0
+    takers = iter(np.argsort(-errors, kind="stable"))
+    for giver in np.argsort(costs, kind="stable"):
+        if touched[giver]:
+            continue
+        taker = next((each for each in takers if not touched[each] and each != giver), None)
+        if taker is None:
+            break
+        own = order[starts[taker] : ends[taker]]
+        if not len(own):
+            break
+        near = np.square(rows[own] - rows[own[-1]]).sum(axis=1)
+        if np.maximum(apart[own] - near, 0.0).sum() <= costs[giver]:
+            break
+        points[giver] = rows[own[-1]]
+        touched[[giver, taker]] = True
+        touched[heirs[order[starts[giver] : ends[giver]]]] = True  # which have more to do now
+        moved += 1
+    return moved
+
+
+def _second(
+    rows: NDArray[np.float32], points: NDArray[np.float32], nearest: NDArray[np.int32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32]]:
+    """Squared distance to the nearest point, how much more to the second, and which that is."""
+    halves = 0.5 * np.square(points).sum(axis=1)
+    size = max(1, min(BLOCK, NEAREST_BYTES // (4 * len(points))))
+    apart, loss = np.empty(len(rows)), np.empty(len(rows))
+    heirs = np.empty(len(rows), np.int32)
+    for start in range(0, len(rows), size):
+        part, first = rows[start : start + size], nearest[start : start + size]
+        near = part @ points.T - halves
+        here = np.arange(len(part))
+        best = near[here, first].astype(np.float64)
+        near[here, first] = -np.inf
+        second = near.argmax(axis=1)
+        heirs[start : start + size] = second
+        loss[start : start + size] = 2 * (best - near[here, second])
+        apart[start : start + size] = np.square(part).sum(axis=1) - 2 * best
+    return np.maximum(apart, 0.0), np.maximum(loss, 0.0), heirs
 
 
 def _nearest(rows: NDArray[np.float32], points: NDArray[np.float32]) -> NDArray[np.int32]:
