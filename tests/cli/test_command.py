@@ -137,7 +137,7 @@ def test_help_and_completion_import_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from flowhash.cli.app import SubCommands\n"
-        "assert len(list(SubCommands().values())) == 13\n"
+        "assert len(list(SubCommands().values())) == 14\n"
         "print(sorted({'numpy', 'numba', 'torch', 'sklearn', 'scipy'} & set(sys.modules)))\n"
     )
     done = run(sys.executable, "-c", code)
@@ -168,7 +168,7 @@ def test_every_command_has_help_with_an_example() -> None:
         ["demo"], ["fit"], ["index"], ["search"], ["serve"], ["evaluate"], ["reproduce"],
         ["table", "stats"], ["table", "check"], ["table", "compact"],
         ["data", "info"], ["data", "check"], ["data", "download"],
-        ["bench", "solver"], ["bench", "search"], ["adapt"],
+        ["bench", "solver"], ["bench", "search"], ["adapt"], ["calibrate"],
         ["copy"], ["bulk", "encode"], ["bulk", "index"], ["bulk", "search"], ["bulk", "neighbours"],
     ]  # fmt: skip
     code = (

@@ -36,8 +36,8 @@ STOPPED = 130  # by Ctrl-C, as shells have it
 MISTAKES = (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES)
 # In the order in which they are met, as `flowhash --help` shows them.
 COMMANDS = (
-    "demo", "fit", "index", "search", "serve", "adapt", "copy", "evaluate", "reproduce", "bench",
-    "table", "data", "bulk",
+    "demo", "fit", "index", "search", "calibrate", "serve", "adapt", "copy", "evaluate",
+    "reproduce", "bench", "table", "data", "bulk",
 )  # fmt: skip
 
 

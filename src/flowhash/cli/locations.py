@@ -144,3 +144,32 @@ def _check(value: str, name: str, takes: bool) -> None:
             f"{name} is no address; expected postgresql://USER@HOST/DATABASE?table=NAME or "
             "qdrant://HOST:6333/COLLECTION"
         )
+
+
+def read_queries(encoder: Encoder, table: Any, text: str) -> tuple[list[str], Any]:
+    """What a query of the command line names: a name for each, and the items to encode.
+
+    Raises:
+        InputError: it is no file, or one that the encoder cannot take; the encoder is not that of
+            the table.
+    """
+    from flowhash.data import DATA_FILES, IMAGE_SUFFIXES, any_arrays, read_npy
+    from flowhash.encoder import check_table
+
+    check_table(encoder, table)
+    path = Path(text).expanduser()
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
+        raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
+    kind = encoder.preprocessing.kind
+    dimensions = 4 if kind == "images" else 2  # of an array of what the encoder takes
+    if suffix in IMAGE_SUFFIXES and kind == "images":
+        return [text], [path]
+    if suffix == ".npy" and (one := read_npy(path)).ndim == dimensions - 1:
+        return [text], one[None]
+    if suffix in DATA_FILES:
+        items, _ = any_arrays(path, None, None, None)
+        return [f"{text} row {row}" for row in range(len(items))], items
+    expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
+    raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")

@@ -282,6 +282,11 @@ class Encoder:
                 f"{device} has no memory for a batch of this size; make batch_size smaller"
             ) from error
 
+    @property
+    def takes_embeddings(self) -> bool:
+        """Whether :meth:`encode_stored` works: codes can be made of embeddings alone."""
+        return self.base is None or self.networks.chained or self.base.passes_through
+
     def encode_stored(self, embeddings: ArrayLike, device: str = "auto") -> Encoded:
         """Items of which only the embeddings are left, as a table stores them.
 
@@ -306,7 +311,7 @@ class Encoder:
         finite(rows, "embeddings")
         if self.base is None:  # the hash network's outputs are the embeddings
             return Encoded(rows, rows, self.active, self.fingerprint)
-        if not (self.networks.chained or self.base.passes_through):
+        if not self.takes_embeddings:
             raise InputError(
                 f"the hash network takes {self.preprocessing.kind}, not embeddings, so that no "
                 "codes can be made of embeddings alone; encode the items, or adapt the encoder "

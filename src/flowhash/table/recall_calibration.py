@@ -357,7 +357,7 @@ def known_calibration(notes: Mapping[str, Any], place: str) -> RecallCalibration
     if RECALL_NOTE not in notes:
         raise InputError(
             f"recall was never calibrated for {place}, so that nobody knows how many buckets it "
-            "takes; call calibrate with some queries, or give probe"
+            "takes; calibrate it first (`flowhash calibrate`, in Python calibrate), or give probe"
         )
     found = RecallCalibration.from_json(notes[RECALL_NOTE])
     changed = notes.get(CHANGES, 0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +15,13 @@ import typer
 
 from flowhash import engines
 from flowhash.cli import options
-from flowhash.cli.locations import encoder_folder, load_encoder, place_of, shown
+from flowhash.cli.locations import encoder_folder, load_encoder, place_of, read_queries, shown
 from flowhash.cli.output import Output
-from flowhash.errors import InputError
+from flowhash.errors import InputError, OldCalibrationWarning
 from flowhash.extras import require
 
 if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
     from flowhash.engines import BrowsedEngine, RemoteEngine
     from flowhash.table import HashTable, Hits
 
@@ -29,11 +32,12 @@ command = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class EncodedQuery:
-    """A query, ready for the table: the buckets in its order, and its embedding."""
+    """A query, ready for the table: the buckets in its order, its embedding and activations."""
 
     name: str
     order: Any
     embedding: Any
+    activations: Any = None
     stored: Any = None  # the id of a stored item, which does not find itself
 
 
@@ -53,6 +57,13 @@ def search(
     probe: options.Probe = None,
     at_least: Annotated[
         int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
+    ] = None,
+    recall: Annotated[
+        float | None,
+        typer.Option(
+            help="Open as many buckets as it takes to find this share of the nearest items, on "
+            "average, such as 0.95; `flowhash calibrate` comes first."
+        ),
     ] = None,
     where: Annotated[
         list[str] | None,
@@ -78,13 +89,17 @@ def search(
     with engines.open_any(place) as stored:
         if not len(stored):
             raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")
-        further = at_least is not None or (probe or 0) > stored.active
+        further = at_least is not None or recall is not None or (probe or 0) > stored.active
         ready = list(_queries(stored, place, encoder, queries, further, device))
         if not ready:
             raise InputError(f"{', '.join(queries)} holds no query; give one or more rows")
-        how = {"probe": probe, "at_least": at_least, "where": wanted}
-        _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
-        answers = [_answer(stored, query, top, how) for query in ready]
+        how = {"probe": probe, "at_least": at_least, "where": wanted, "recall": recall}
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always", OldCalibrationWarning)
+            _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
+            for one in said[:1]:
+                print(f"flowhash: {one.message}", file=sys.stderr, flush=True)
+            answers = [_answer(stored, query, top, how) for query in ready]
         output.result({"table": shown(place), "items": len(stored), "answers": answers})
         _print(answers, len(stored), output)
 
@@ -154,7 +169,7 @@ def _stored(table: BrowsedEngine, text: str, further: bool) -> EncodedQuery:
             ) from None
     if further:
         raise InputError(
-            f"--probe and --at-least open further buckets, but of a stored item only the "
+            f"--probe, --at-least and --recall open further buckets, but of a stored item only the "
             f"{table.active} that it is in are known, not an order of all; leave them out, or give "
             "the item itself"
         )
@@ -163,36 +178,18 @@ def _stored(table: BrowsedEngine, text: str, further: bool) -> EncodedQuery:
     except KeyError:
         raise InputError(f"the table has no item {text}; look at the ids of other hits") from None
     name = plain_payload(found.payload).get(NAME) or text
-    return EncodedQuery(f"item {name}", found.code, found.embedding, item)
+    return EncodedQuery(f"item {name}", found.code, found.embedding, stored=item)
 
 
-def _encoded(encoder: Any, table: BrowsedEngine, text: str, device: str) -> Iterator[EncodedQuery]:
-    from flowhash.data import DATA_FILES, IMAGE_SUFFIXES, any_arrays, read_npy
-    from flowhash.encoder import check_table
-
-    check_table(encoder, table)
-    path = Path(text).expanduser()
-    suffix = path.suffix.lower()
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is no file" if path.exists() else "is not there"
-        raise InputError(f"{text} {what}; give an image, an .npy or .npz file, or id:ID")
-    names, kind = [text], encoder.preprocessing.kind
-    dimensions = 4 if kind == "images" else 2  # of an array of what the encoder takes
-    if suffix in IMAGE_SUFFIXES and kind == "images":
-        items: Any = [path]
-    elif suffix == ".npy" and (one := read_npy(path)).ndim == dimensions - 1:
-        items = one[None]
-    elif suffix in DATA_FILES:
-        items, _ = any_arrays(path, None, None, None)
-        names = [f"{text} row {row}" for row in range(len(items))]
-    else:
-        expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
-        raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
+def _encoded(
+    encoder: Encoder, table: BrowsedEngine, text: str, device: str
+) -> Iterator[EncodedQuery]:
+    names, items = read_queries(encoder, table, text)
     made = encoder.encode(items, device=device)
-    for name, order, embedding in zip(
-        names, made.ordered_buckets(None), made.embeddings, strict=True
+    for name, order, activations, embedding in zip(
+        names, made.ordered_buckets(None), made.activations, made.embeddings, strict=True
     ):
-        yield EncodedQuery(name, order, embedding)
+        yield EncodedQuery(name, order, embedding, activations)
 
 
 def _answer(
@@ -200,14 +197,22 @@ def _answer(
 ) -> dict[str, Any]:
     import numpy as np
 
+    from flowhash.table import opened_for_recall
+
     extra = query.stored is not None  # it finds itself, and is left out
-    order, embedding = query.order[None], query.embedding[None]
+    order, embedding, recall = query.order[None], query.embedding[None], how["recall"]
+    options = {name: value for name, value in how.items() if name != "recall"}
     began = time.perf_counter()
-    hits = table.search(order, embedding, top + extra, payloads=True, buckets=True, **how)
+    if recall is not None:  # in steps: which buckets are opened is told, too
+        order, options["probe"] = opened_for_recall(
+            table, query.activations[None], recall, top, **options
+        )
+    hits = table.search(order, embedding, top + extra, payloads=True, buckets=True, **options)
     seconds = time.perf_counter() - began
     return {
         "query": query.name,
-        "opened": query.order[: int(hits.opened[0])].tolist(),
+        "recall": recall,
+        "opened": order[0, : int(hits.opened[0])].tolist(),
         "scanned": int(hits.scanned[0]),
         "milliseconds": 1000 * seconds,
         "hits": _hits(hits.without(np.array([query.stored], hits.ids.dtype)) if extra else hits),

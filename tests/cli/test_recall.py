@@ -1,0 +1,131 @@
+"""``flowhash calibrate`` and ``search --recall``, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowhash import HashTable
+from flowhash.encoder import Encoder
+from tests.cli.commands import COMMAND, run
+from tests.encoder.encoders import DIM, make
+
+ITEMS, ASKED, TOP = 2_000, 300, 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table whose encoder takes embeddings, queries to calibrate with, and others."""
+    folder = tmp_path_factory.mktemp("recall")
+    make("linear", base=False).save(folder / "encoder")
+    rng = np.random.default_rng(8)
+    middles = rng.normal(size=(12, DIM))
+
+    def drawn(count: int) -> np.ndarray:
+        near = middles[rng.integers(0, 12, count)] + 0.3 * rng.normal(size=(count, DIM))
+        return near.astype(np.float32)
+
+    np.save(folder / "items.npy", drawn(ITEMS))
+    np.save(folder / "known.npy", drawn(ASKED))
+    np.save(folder / "others.npy", drawn(100))
+    done = run(COMMAND, "index", "encoder", "items.npy", "--out", "x.table", "-q", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def searched(folder: Path, *words: str) -> list[dict[str, object]]:
+    done = run(
+        COMMAND, "search", "x.table", "others.npy", "--top", str(TOP), "--json", *words, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout)["answers"])
+
+
+def test_a_recall_is_asked_for_after_calibration(folder: Path) -> None:
+    before = run(COMMAND, "search", "x.table", "others.npy", "--recall", "0.9", cwd=folder)
+    assert before.returncode == 2
+    assert "never calibrated" in before.stderr
+    assert "flowhash calibrate" in before.stderr
+    done = run(COMMAND, "calibrate", "x.table", "known.npy", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["items"], facts["stored"], facts["tops"]) == (ITEMS, False, [1, 10, 100])
+    assert facts["queries"] == ASKED - ASKED // 5
+    shares = [cost["scanned"] for cost in facts["expected"]]
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < 1
+    # Against brute force, over queries that the calibration has not seen.
+    made = Encoder.load(folder / "encoder").encode(np.load(folder / "others.npy"))
+    items = Encoder.load(folder / "encoder").encode(np.load(folder / "items.npy"))
+    apart = np.square(made.embeddings[:, None] - items.embeddings).sum(axis=2, dtype=np.float64)
+    nearest = np.argsort(apart, axis=1)[:, :TOP]
+    for recall in (0.8, 0.95):
+        answers = searched(folder, "--recall", str(recall))
+        shares = [
+            len({hit["id"] for hit in answer["hits"]} & set(true.tolist())) / TOP  # type: ignore[attr-defined]
+            for answer, true in zip(answers, nearest, strict=True)
+        ]
+        assert np.mean(shares) > recall - 0.1
+        assert all(answer["recall"] == recall for answer in answers)
+        with HashTable.open(folder / "x.table") as table:
+            hits = table.search(made.activations, made.embeddings, TOP, recall=recall)
+        assert [answer["scanned"] for answer in answers] == hits.scanned.tolist()
+        assert [len(answer["opened"]) for answer in answers] == hits.opened.tolist()  # type: ignore[arg-type]
+        assert (
+            [[hit["id"] for hit in answer["hits"]] for answer in answers]
+            == [  # type: ignore[attr-defined]
+                line[:found].tolist() for line, found in zip(hits.ids, hits.counts, strict=True)
+            ]
+        )
+
+
+def test_stored_items_are_drawn_where_no_queries_are_given(folder: Path) -> None:
+    done = run(COMMAND, "calibrate", "x.table", "--items", "200", "--top", "5", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "160 stored items" in done.stdout
+    assert "5 nearest" in done.stdout
+    with HashTable.open(folder / "x.table") as table:
+        known = table.calibration
+        assert known is not None
+        assert (known.stored, known.queries, list(known.thresholds)) == (True, 160, [5])
+    refused = run(COMMAND, "search", "x.table", "others.npy", "--recall", "0.9", cwd=folder)
+    assert refused.returncode == 2
+    assert "up to 5 neighbours" in refused.stderr
+    stored = run(COMMAND, "search", "x.table", "id:3", "--recall", "0.9", cwd=folder)
+    assert stored.returncode == 2
+    assert "--recall" in stored.stderr
+    both = run(
+        COMMAND, "search", "x.table", "others.npy", "--recall", "0.9", "--probe", "2", cwd=folder
+    )
+    assert both.returncode == 2
+    assert "recall came together with probe" in both.stderr
+
+
+def test_an_old_calibration_is_named_once(folder: Path) -> None:
+    for words in (["calibrate", "x.table", "known.npy"], ["index", "encoder", "known.npy"]):
+        more = ["--out", "x.table"] if words[0] == "index" else []
+        done = run(COMMAND, *words, *more, "-q", cwd=folder)
+        assert done.returncode == 0, done.stderr
+    with HashTable.open(folder / "x.table", "r+") as table:
+        table.delete(list(range(200)))
+    done = run(COMMAND, "search", "x.table", "others.npy", "--recall", "0.9", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("since recall was calibrated") == 1
+    assert "Traceback" not in done.stderr
+    assert ".py:" not in done.stderr
+
+
+def test_an_encoder_that_takes_items_wants_queries(tmp_path: Path) -> None:
+    make("mlp").save(tmp_path / "encoder")
+    values = np.random.default_rng(5).normal(size=(300, DIM)).astype(np.float32)
+    np.save(tmp_path / "items.npy", values)
+    done = run(COMMAND, "index", "encoder", "items.npy", "--out", "x.table", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    refused = run(COMMAND, "calibrate", "x.table", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "give QUERIES" in refused.stderr
+    few = run(COMMAND, "calibrate", "x.table", "items.npy", "--top", "5", cwd=tmp_path)
+    assert few.returncode == 0, few.stderr
