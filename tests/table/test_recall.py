@@ -192,7 +192,7 @@ def test_it_is_kept_on_disk_and_becomes_old(tmp_path: Path) -> None:
 def test_what_cannot_be_is_said_in_words() -> None:
     table = filled()
     queries, activations = worlds(1, 300)
-    with pytest.raises(InputError, match=r"never calibrated.*call calibrate"):
+    with pytest.raises(InputError, match=r"never calibrated.*calibrate it first"):
         table.search(activations, queries, recall=0.9)
     with pytest.raises(InputError, match="expected as many, and 50 or more"):
         table.calibrate(activations[:49], queries[:49])
