@@ -146,6 +146,80 @@ def test_the_loss_is_cross_entropy_of_codes_and_of_classes(
         loss(given_outputs, labels)
 
 
+@settings(max_examples=50)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from([0.3, 2.0]))
+def test_the_term_of_neighbours_is_that_of_naive_loops(
+    seed: int, nearest: int, weight: float
+) -> None:
+    """Minus the logarithm of how likely an item and its nearest ones of the class meet."""
+    rng = np.random.default_rng(seed)
+    batch, buckets = 7, 5
+    outputs, ranking = rng.normal(size=(batch, buckets)), rng.normal(size=(batch, 3))
+    classes, codes = rng.integers(0, 3, batch), rng.integers(0, buckets, (batch, 1))
+    terms = []
+    for row in range(batch):
+        others = [other for other in range(batch) if other != row]
+        others = [other for other in others if classes[other] == classes[row]]
+        others.sort(key=lambda other: float(((ranking[row] - ranking[other]) ** 2).sum()))
+        for other in others[:nearest]:
+            pairs = zip(softmax(outputs[row]), softmax(outputs[other]), strict=True)
+            terms.append(-np.log(sum(one * two for one, two in pairs)))
+    given_outputs = torch.tensor(outputs, requires_grad=True)
+    labels, chosen = torch.arange(batch), torch.from_numpy(codes)
+    near = {"ranking": torch.from_numpy(ranking), "classes": torch.from_numpy(classes)}
+    plain = make_loss("codes")(given_outputs, labels, chosen, **near)
+    loss = make_loss("codes", neighbours=weight, nearest=nearest)
+    value = loss(given_outputs, labels, chosen, **near)
+    expected = weight * np.mean(terms) if terms else 0.0
+    assert float((value - plain).detach()) == pytest.approx(expected)
+    value.backward()
+    assert bool(torch.isfinite(given_outputs.grad).all())
+    alone = loss(given_outputs, labels, chosen, ranking=near["ranking"])  # each its own class
+    assert float((alone - plain).detach()) == 0
+
+
+def test_neighbours_that_can_never_meet_leave_the_loss_finite() -> None:
+    outputs = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
+    codes, classes = torch.tensor([[0], [1]]), torch.zeros(2, dtype=torch.int64)
+    loss = make_loss("codes", neighbours=1.0)
+    value = loss(outputs, torch.arange(2), codes, ranking=torch.eye(2), classes=classes)
+    value.backward()
+    assert bool(torch.isfinite(value.detach()))
+    assert bool(torch.isfinite(outputs.grad).all())
+    for options, words in (
+        ({"neighbours": -1.0}, "neighbours is -1.0; expected a number"),
+        ({"nearest": 0}, "nearest is 0; expected a whole number"),
+    ):
+        with pytest.raises(InputError, match=words):
+            make_loss("codes", **options)
+
+
+@pytest.mark.parametrize("rank", ["base", "whitened", "hash"])
+def test_the_term_of_neighbours_gets_what_ranks_and_the_classes(
+    rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, forward = [], CodeLoss.forward
+
+    def watched_loss(self: Any, embeddings: Any, labels: Any, codes: Any, **more: Any) -> Any:
+        seen.append((embeddings.detach(), labels, more))
+        return forward(self, embeddings, labels, codes, **more)
+
+    monkeypatch.setattr(CodeLoss, "forward", watched_loss)
+    splits, told = clouds(), replace(group_settings(active=1), rank=rank)
+    told = replace(told, hash=replace(told.hash, loss_options={"neighbours": 0.5}))
+    encoder = train(splits, told, None, quiet=True)
+    made = encoder.encode(splits.train).embeddings
+    owners = torch.from_numpy(split_owners(splits, told))
+    for outputs, labels, more in seen:
+        assert bool((more["classes"] == owners[labels]).all())
+        if rank == "hash":
+            assert bool((more["ranking"] == outputs).all())
+        else:  # each row is that of some item, as it will be ranked
+            apart = torch.cdist(more["ranking"], torch.from_numpy(made)).min(1).values
+            assert float(apart.max()) < 1e-2
+    assert len(seen) == STEPS
+
+
 def test_shares_are_counted_over_all_groups() -> None:
     owners = np.array([0, 0, 1, 2])
     coder = Coder(2, 0.5, owners)
@@ -294,9 +368,9 @@ def test_the_class_term_sees_the_shares_of_the_best_state(
     """The loss is given shares; the order is made of the codes that the best checkpoint has."""
     seen, forward = [], CodeLoss.forward
 
-    def watched_loss(self: Any, embeddings: Any, labels: Any, codes: Any, *shares: Any) -> Any:
-        seen.append(shares[0])
-        return forward(self, embeddings, labels, codes, *shares)
+    def watched_loss(self: Any, embeddings: Any, labels: Any, codes: Any, **more: Any) -> Any:
+        seen.append(more["shares"])
+        return forward(self, embeddings, labels, codes, **more)
 
     monkeypatch.setattr(CodeLoss, "forward", watched_loss)
     splits, told = clouds(), group_settings(active=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -183,15 +184,27 @@ class CodeLoss(MetricLoss):
     A second term is the cross-entropy of the class, whose probability is the sum over its shares of
     the buckets: an item in a bucket of another group of its own class is nearly right.
 
+    A third one, off by default, is of neighbours: the mean of -log Σ_b P(b|x) P(b|y), minus the
+    logarithm of how likely both land in the same bucket, over each item x and those y of its class
+    in the batch that are nearest to it where items are ranked.
+
     Args:
         class_weight: of the second term.
+        neighbours: weight of the third one.
+        nearest: how many neighbours an item has in it, at most.
     """
 
     unit = False
 
-    def __init__(self, class_weight: float = 4.0) -> None:
+    def __init__(
+        self, class_weight: float = 4.0, neighbours: float = 0.0, nearest: int = 4
+    ) -> None:
         super().__init__()
-        self.class_weight = class_weight
+        if not 0 <= neighbours < math.inf:
+            raise InputError(f"neighbours is {neighbours}; expected a number, zero or more")
+        if not isinstance(nearest, int) or nearest < 1:
+            raise InputError(f"nearest is {nearest!r}; expected a whole number, one or more")
+        self.class_weight, self.neighbours, self.nearest = class_weight, neighbours, nearest
 
     def forward(
         self,
@@ -200,8 +213,10 @@ class CodeLoss(MetricLoss):
         codes: Tensor | None = None,
         shares: Tensor | None = None,
         buckets: Tensor | None = None,
+        ranking: Tensor | None = None,
+        classes: Tensor | None = None,
     ) -> Tensor:
-        """The mean over items of both terms.
+        """The mean over items of all terms.
 
         Args:
             embeddings: the hash network's outputs [B, d].
@@ -211,6 +226,8 @@ class CodeLoss(MetricLoss):
                 second term out.
             buckets: the shares are those of these only [B, n], and [B, n] themselves: few of
                 thousands are not zero. One that comes twice has the sum of both.
+            ranking: what the items are ranked by [B, m]; None leaves the third term out.
+            classes: of the items [B], which are their groups' by default.
         """
         if codes is None:
             raise InputError('the loss "codes" is one of stage 2: stage 1 has no codes')
@@ -219,7 +236,31 @@ class CodeLoss(MetricLoss):
         if shares is not None and self.class_weight:
             held = likely if buckets is None else likely.gather(1, buckets)
             value = value - self.class_weight * (held + shares.log()).logsumexp(1).mean()
+        if ranking is not None and self.neighbours:
+            classes = labels if classes is None else classes
+            items, near = nearest_positives(ranking, classes, self.nearest)
+            if len(items):
+                chances = likely.exp()
+                together = (chances @ chances.t())[items, near]
+                tiny = torch.finfo(together.dtype).tiny  # where a chance is no number any more
+                value = value - self.neighbours * together.clamp(min=tiny).log().mean()
         return value
+
+
+def nearest_positives(ranking: Tensor, classes: Tensor, nearest: int) -> tuple[Tensor, Tensor]:
+    """Each item with the nearest others of its class in a batch, as two index vectors.
+
+    Args:
+        ranking: vectors [B, m].
+        classes: of the items [B].
+        nearest: how many of each item, or as many as there are.
+    """
+    same = classes[:, None] == classes
+    same.fill_diagonal_(False)
+    distances = torch.cdist(ranking, ranking).masked_fill(~same, torch.inf)
+    found = distances.topk(min(nearest, len(classes)), largest=False)
+    items, places = found.values.isfinite().nonzero(as_tuple=True)
+    return items, found.indices[items, places]
 
 
 def _of_library(**given: Any) -> Callable[..., MetricLoss]:

@@ -218,7 +218,7 @@ class Stages:
             counted = settings.outside or isinstance(loss, CodeLoss)
             owners = None if self.groups is None or not counted else self.groups.owners
             run.coder = Coder(settings.active, settings.penalty, owners)
-        ranker = None if settings.rank == "hash" else base
+        run.ranker = ranker = None if settings.rank == "hash" else base.eval()
         run.validate = self._validation(settings.hash, settings.active, ranker)
         run.before = record.get("journal", 0)
         train_stage(run)

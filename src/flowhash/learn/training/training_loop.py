@@ -219,6 +219,8 @@ class StageRun:
         coder: solves for codes in the hash stage, None in the base stage.
         validate: measures the network on the validation split, or None.
         before: bytes of ``metrics.jsonl`` that the stage before wrote.
+        ranker: what items will be ranked by, for losses that look at neighbours; None where that
+            is the network itself.
     """
 
     name: str
@@ -234,6 +236,7 @@ class StageRun:
     coder: Coder | None = None
     validate: Callable[[EmbeddingNetwork], dict[str, Any]] | None = None
     before: int = 0
+    ranker: EmbeddingNetwork | None = None
 
 
 def train_stage(run: StageRun) -> dict[str, Any]:
@@ -345,7 +348,8 @@ class _Loop:
             run.coder.active = run.settings.active_at(batch.step)
             codes = run.coder.codes(rows, batch.labels)
             chosen = torch.from_numpy(codes).to(embeddings.device)
-        loss = run.loss(embeddings, labels, chosen, *self._shares(batch, embeddings))
+        more = {**self._shares(batch, embeddings), **self._neighbours(batch, embeddings)}
+        loss = run.loss(embeddings, labels, chosen, **more)
         value = float(loss.detach())
         refuse_infinite(value, "the loss", batch.step)
         self.optimiser.zero_grad(set_to_none=True)
@@ -353,14 +357,32 @@ class _Loop:
         self.optimiser.step()
         return value, embeddings, codes
 
-    def _shares(self, batch: TrainingBatch, embeddings: Tensor) -> list[Tensor]:
+    def _shares(self, batch: TrainingBatch, embeddings: Tensor) -> dict[str, Tensor]:
         """What of which buckets is each item's class's [B, …], for the one loss that asks."""
         coder = self.run.coder
         if not isinstance(self.run.loss, CodeLoss) or coder is None or coder.owners is None:
-            return []
+            return {}
         classes, places = np.unique(coder.owners[batch.labels], return_inverse=True)
         buckets, shares = coder.class_buckets(classes)
-        return [torch.from_numpy(part[places]).to(embeddings.device) for part in (shares, buckets)]
+        parts = {"shares": shares, "buckets": buckets}
+        return {
+            name: torch.from_numpy(part[places]).to(embeddings.device)
+            for name, part in parts.items()
+        }
+
+    def _neighbours(self, batch: TrainingBatch, embeddings: Tensor) -> dict[str, Tensor]:
+        """What the batch's items are ranked by, and their classes, for the same loss if it asks."""
+        run = self.run
+        if not isinstance(run.loss, CodeLoss) or not run.loss.neighbours:
+            return {}
+        ranking = embeddings.detach()
+        if run.ranker is not None:
+            with torch.no_grad():
+                own = run.ranker(batch.inputs.to(embeddings.device))
+                ranking = run.processes.gather(own)
+        owners = None if run.coder is None else run.coder.owners
+        classes = batch.labels if owners is None else owners[batch.labels]
+        return {"ranking": ranking, "classes": torch.from_numpy(classes).to(embeddings.device)}
 
     def _log(
         self, loss: float, rate: float, batch: TrainingBatch, embeddings: Tensor, codes: Any
