@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from flowhash.data.sets.embedding_arrays import arrays
-from flowhash.learn import choose_settings, vector_settings
+from flowhash.errors import InputError
+from flowhash.learn import choose_for_new_classes, choose_settings, train, vector_settings
 from flowhash.learn.discriminant import discriminant
 from flowhash.learn.presets import bucket_counts
 from flowhash.learn.settings import Settings
-from flowhash.learn.settings_choice import Trial, largest_speed_up
+from flowhash.learn.settings_choice import TOP, Trial, largest_speed_up, right_at_scan
+from flowhash.quality import LabelledTable, Queries
 from tests.estimator.clouds import clouds
 
 
@@ -90,7 +94,7 @@ def test_a_layer_where_classes_are_not_convex(bend: bool) -> None:
     def make(buckets: int, hidden: tuple[int, ...]) -> Settings:
         return vector_settings(labels, buckets, hidden, steps=150)
 
-    settings, trials = choose_settings(
+    chosen, trials = choose_settings(
         arrays(rows.astype(np.float32), labels), make, buckets=3, say=heard.append
     )
     assert [trial.hidden for trial in trials] == (
@@ -99,7 +103,7 @@ def test_a_layer_where_classes_are_not_convex(bend: bool) -> None:
     assert len(heard) == len(trials) == 2
     assert heard[0].startswith("3 buckets, no hidden layer: Pr@1")
     if bend:
-        assert settings.backbone["hidden"] == [512]
+        assert chosen.backbone["hidden"] == [512]
 
 
 def test_nothing_is_tried_where_nothing_is_open_or_there_is_nothing_to_choose_on() -> None:
@@ -111,6 +115,118 @@ def test_nothing_is_tried_where_nothing_is_open_or_there_is_nothing_to_choose_on
 
     assert choose_settings(splits, make, 8, ())[1] == []
     rows, labels = clouds(60, 6, 4)
-    settings, trials = choose_settings(arrays(rows.astype(np.float32), labels), make)
+    chosen, trials = choose_settings(arrays(rows.astype(np.float32), labels), make)
     assert trials == []
-    assert settings.hash.outputs == 4
+    assert chosen.hash.outputs == 4
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), buckets=st.integers(1, 9), scanned=st.integers(1, 59))
+def test_precision_at_a_scan_lies_between_two_numbers_of_buckets(
+    seed: int, buckets: int, scanned: int
+) -> None:
+    """By naive loops, where every number of buckets is tried: few are, none is left out."""
+    rng = np.random.default_rng(seed)
+    count = 60
+    scores = rng.normal(size=(count, buckets)).astype(np.float32)
+    rows = rng.normal(size=(count, 2)).astype(np.float32)
+    labels = rng.integers(0, 3, count)
+    codes = scores.argmax(axis=1)
+    index = LabelledTable(buckets, 2, 1, 3)
+    index.add(codes[:, None].astype(np.int32), rows, labels)
+    found = right_at_scan(index, Queries(scores, rows, labels, np.arange(count)), scanned)
+    points = [(0.0, np.zeros(count), np.zeros(count))]
+    for probe in [p for p in (1, 2, 3, 4, 5, 6, 7, 8, 10) if p < buckets] + [buckets]:
+        scans, first, all_tops = [], np.zeros(count), np.zeros(count)
+        for query in range(count):
+            order = np.argsort(-scores[query])
+            inside = np.isin(codes, order[:probe])
+            inside[query] = False
+            scans.append(inside.sum())
+            for top, right in ((1, first), (TOP, all_tops)):
+                opened = probe
+                while inside.sum() < top and opened < buckets:  # the rule of ``measure``
+                    opened += 1
+                    inside = np.isin(codes, order[:opened])
+                    inside[query] = False
+                near = np.flatnonzero(inside)
+                near = near[np.argsort(((rows[near] - rows[query]) ** 2).sum(1), kind="stable")]
+                right[query] = (labels[near[:top]] == labels[query]).sum() / top
+        points.append((float(np.mean(scans)), first, all_tops))
+    after = next(place for place, point in enumerate(points) if point[0] >= scanned)
+    (least, *low), (most, *high) = points[after - 1], points[after]
+    share = (scanned - least) / (most - least)
+    for top, one, two in zip((1, TOP), low, high, strict=True):
+        np.testing.assert_allclose(found[top], (1 - share) * one + share * two, atol=1e-6)
+
+
+def stretched(classes: int = 15, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Classes that differ in three numbers, and lie wide within in the other nine."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(40 * classes) % classes
+    middles = np.hstack((2 * rng.normal(size=(classes, 3)), np.zeros((classes, 9))))
+    spread = np.r_[np.full(3, 0.3), np.full(9, 3.0)]
+    rows = middles[labels] + spread * rng.normal(size=(len(labels), 12))
+    return rows.astype(np.float32), labels
+
+
+def test_held_out_classes_choose_what_ranks() -> None:
+    rows, labels = stretched()
+    heard: list[str] = []
+
+    def make(buckets: int, hidden: tuple[int, ...]) -> Settings:
+        return vector_settings(labels, buckets, hidden, steps=60)
+
+    chosen, trials = choose_for_new_classes(arrays(rows, labels), make, 30, say=heard.append)
+    assert chosen.rank == trials[-1].rank == "whitened"
+    assert chosen.class_order == 0
+    assert [trial.rank for trial in trials].count("base") == 1
+    assert len(heard) == len(trials) == 3
+    assert heard[0].startswith("30 buckets, no hidden layer, ranked by what is given: Pr@1")
+    assert "the whitened metric, neighbours 0.3: Pr@1" in heard[2]
+    assert len({trial.speed_up for trial in trials}) == 1  # all at the same scan
+    told = choose_for_new_classes(arrays(rows, labels), make, ranks=("base",))
+    assert {trial.rank for trial in told[1]} == {"base"}
+    assert {trial.buckets for trial in told[1]} == set(bucket_counts(486, 15))
+
+
+def test_what_is_held_out_is_of_no_class_that_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowhash.learn import settings_choice
+
+    seen = []
+
+    def watched(splits: Any, *arguments: Any, **options: Any) -> Any:
+        seen.append(splits)
+        return train(splits, *arguments, **options)
+
+    monkeypatch.setattr(settings_choice, "train", watched)
+    made = []
+    tried = settings_choice._try_new_classes
+    monkeypatch.setattr(
+        settings_choice, "_try_new_classes", lambda *given: made.append(given[0]) or tried(*given)
+    )
+    rows, labels = stretched(6)
+
+    def make(buckets: int, hidden: tuple[int, ...]) -> Settings:
+        return vector_settings(labels, buckets, hidden, steps=2)
+
+    choose_for_new_classes(arrays(rows, labels), make, 6)
+    for splits, given_splits in zip(seen, made, strict=True):
+        assert splits.test is None
+        assert len(splits.validation) == 0
+        assert len(splits.train.class_names) == 4
+        assert len(given_splits.test.class_names) == 2
+        assert not set(splits.train.class_names) & set(given_splits.test.class_names)
+
+
+@pytest.mark.parametrize(
+    ("classes", "items", "words"), [(4, 400, "has 4 classes"), (6, 60, "items; expected 40")]
+)
+def test_too_little_to_hold_classes_out(classes: int, items: int, words: str) -> None:
+    rows, labels = clouds(items, 6, classes)
+
+    def make(buckets: int, hidden: tuple[int, ...]) -> Settings:
+        return vector_settings(labels, buckets, hidden, steps=2)
+
+    with pytest.raises(InputError, match=words):
+        choose_for_new_classes(arrays(rows.astype(np.float32), labels), make)

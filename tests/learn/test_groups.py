@@ -151,7 +151,7 @@ def test_the_loss_is_cross_entropy_of_codes_and_of_classes(
 def test_the_term_of_neighbours_is_that_of_naive_loops(
     seed: int, nearest: int, weight: float
 ) -> None:
-    """Minus the logarithm of how likely an item and its nearest ones of the class meet."""
+    """Minus the logarithm of how likely an item meets its nearest ones of the class, of all."""
     rng = np.random.default_rng(seed)
     batch, buckets = 7, 5
     outputs, ranking = rng.normal(size=(batch, buckets)), rng.normal(size=(batch, 3))
@@ -161,9 +161,11 @@ def test_the_term_of_neighbours_is_that_of_naive_loops(
         others = [other for other in range(batch) if other != row]
         others = [other for other in others if classes[other] == classes[row]]
         others.sort(key=lambda other: float(((ranking[row] - ranking[other]) ** 2).sum()))
-        for other in others[:nearest]:
+        meet = np.zeros(batch)
+        for other in range(batch):
             pairs = zip(softmax(outputs[row]), softmax(outputs[other]), strict=True)
-            terms.append(-np.log(sum(one * two for one, two in pairs)))
+            meet[other] = sum(one * two for one, two in pairs) * (other != row)
+        terms += [-np.log(meet[other] / meet.sum()) for other in others[:nearest]]
     given_outputs = torch.tensor(outputs, requires_grad=True)
     labels, chosen = torch.arange(batch), torch.from_numpy(codes)
     near = {"ranking": torch.from_numpy(ranking), "classes": torch.from_numpy(classes)}
@@ -179,10 +181,10 @@ def test_the_term_of_neighbours_is_that_of_naive_loops(
 
 
 def test_neighbours_that_can_never_meet_leave_the_loss_finite() -> None:
-    outputs = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
-    codes, classes = torch.tensor([[0], [1]]), torch.zeros(2, dtype=torch.int64)
+    outputs = torch.tensor([[200.0, 0.0], [0.0, 200.0], [200.0, 0.0]], requires_grad=True)
+    codes, classes = torch.tensor([[0], [1], [0]]), torch.tensor([0, 0, 1])
     loss = make_loss("codes", neighbours=1.0)
-    value = loss(outputs, torch.arange(2), codes, ranking=torch.eye(2), classes=classes)
+    value = loss(outputs, torch.arange(3), codes, ranking=torch.eye(3), classes=classes)
     value.backward()
     assert bool(torch.isfinite(value.detach()))
     assert bool(torch.isfinite(outputs.grad).all())

@@ -19,6 +19,7 @@ from flowhash.errors import InputError
 from flowhash.learn import (
     Settings,
     Trial,
+    choose_for_new_classes,
     choose_settings,
     enough_of_each,
     train,
@@ -28,6 +29,10 @@ from flowhash.learn import (
 if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
 
+METRIC_NAMES = {  # the names that people know them by
+    "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
+    "inner": "inner", "ip": "inner", "dot": "inner",
+}  # fmt: skip
 RANKS = {"input": "base", "whitened": "whitened", "codes": "hash"}  # as settings call them
 HELD_OUT = 0.2  # of the items, to choose settings on
 
@@ -102,12 +107,31 @@ def _settings(
     if hasher.loss != "codes":  # the paper's: twice as many buckets as classes, no layers
         buckets = max(32, 2 * classes) if buckets is None else buckets
         hidden = () if hidden is None else hidden
+    say = print if hasher.verbose else lambda line: None
+    if hasher.new_classes:
+        nothing = data.subset(np.zeros(0, np.int64))
+        return choose_for_new_classes(
+            Splits(data, nothing, None, preprocessing), make, buckets, hidden or (),
+            ranks=_open_ranks(hasher), seed=seed, device=hasher.device, say=say,
+        )  # fmt: skip
     kept, asked, _ = stratified(data.labels, HELD_OUT, seed=seed)
     splits = Splits(data.subset(kept), data.subset(asked), None, preprocessing)
     return choose_settings(
-        splits, make, buckets, hidden, items=len(data), device=hasher.device,
-        say=print if hasher.verbose else lambda line: None,
-    )  # fmt: skip
+        splits, make, buckets, hidden, items=len(data), device=hasher.device, say=say
+    )
+
+
+def _open_ranks(hasher: FlowHasher) -> tuple[str, ...]:
+    """What may rank new classes: the input, which is what nobody asked for, also whitened."""
+    if hasher.loss != "codes":
+        raise InputError(
+            f'new_classes is True and loss is {hasher.loss!r}; expected the loss "codes", with '
+            "which buckets are tried on classes that are held out"
+        )
+    products = METRIC_NAMES[hasher.metric] == "inner"  # which a linear map does not keep
+    if hasher.rank != "input" or products:
+        return (RANKS[hasher.rank],)
+    return ("base", "whitened")
 
 
 def without_centre(encoder: Encoder) -> Encoder:

@@ -23,7 +23,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from flowhash.encoder import Encoded, Encoder, search_encoded
 from flowhash.errors import InputError
-from flowhash.estimator.fit_encoder import RANKS, learn_encoder, without_centre
+from flowhash.estimator.fit_encoder import (
+    METRIC_NAMES,
+    RANKS,
+    learn_encoder,
+    without_centre,
+)
 from flowhash.estimator.hasher_files import (
     ROWS,
     assemble,
@@ -39,11 +44,6 @@ from flowhash.estimator.input_arrays import check_kind, read_classes, read_items
 from flowhash.learn import LOSSES, adapt_encoder, original_vectors, sample_size
 from flowhash.networks import device_of, run_networks
 from flowhash.table import MOST_BUCKETS, HashTable, Hits, draw_sample
-
-METRIC_NAMES = {  # the names that people know them by
-    "euclidean": "euclidean", "l2": "euclidean", "cosine": "cosine",
-    "inner": "inner", "ip": "inner", "dot": "inner",
-}  # fmt: skip
 
 # Which of scikit-learn's checks do not pass, and why.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
@@ -82,6 +82,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         class_order: how much the likeliest class counts in the order in which buckets are opened,
             where classes are cut into groups; "auto" is 4. With 0 buckets are opened by themselves,
             which suits classes that come later.
+        new_classes: True where items of classes will come that ``fit`` does not see. A fifth of the
+            classes, instead of the items, is held out then and searched among itself, and chooses
+            ``buckets``; whether X ranks as it is or whitened, if ``rank`` is "input"; and whether
+            neighbours count in the loss. ``class_order`` is 0 and there is no hidden layer, unless
+            you say otherwise. It takes five classes.
         metric: "euclidean" or "l2"; "cosine" (one minus it), which brings rows of X to length one
             first; "inner", "ip" or "dot" (minus the inner product, so that the nearest have the
             largest).
@@ -98,7 +103,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             in by ``add`` only and none are deleted.
         trials_: what was tried to choose ``buckets`` and ``hidden``, the chosen ones last: dicts
             with their precisions ``pr1`` and ``pr16`` and the speed-up ``suf`` on held-out items;
-            empty where both are given, or fewer than 40 items could be held out.
+            empty where both are given, or fewer than 40 items could be held out. With
+            ``new_classes`` also ``rank`` and ``neighbours``, and figures are of the classes that
+            were held out, at the same ``suf``.
         classes_: the labels that were learned, sorted.
         n_samples_fit_: items in the table.
         effective_metric_: the ``metric`` it was fitted with: "euclidean", "cosine" or "inner".
@@ -126,6 +133,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         "steps": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "rank": [StrOptions(set(RANKS))],
         "class_order": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
+        "new_classes": ["boolean"],
         "metric": [StrOptions(set(METRIC_NAMES))],
         "output": [StrOptions({"codes", "distance", "connectivity"})],
         "device": [str],
@@ -156,6 +164,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         steps: int | str = "auto",
         rank: str = "input",
         class_order: float | str = "auto",
+        new_classes: bool = False,
         metric: str = "euclidean",
         output: str = "codes",
         device: str = "auto",
@@ -172,6 +181,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.steps = steps
         self.rank = rank
         self.class_order = class_order
+        self.new_classes = new_classes
         self.metric = metric
         self.output = output
         self.device = device
@@ -216,7 +226,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         seen = ("n_features_in_", "feature_names_in_")
         self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
         self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
-        self.trials_ = [trial.to_json() for trial in trials]
+        self.trials_ = [_in_our_words(trial.to_json()) for trial in trials]
         self.classes_, self._numbers, self.effective_metric_ = classes, numbers, metric
         return self
 
@@ -578,6 +588,12 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         if self.effective_metric_ == "inner":
             return wide
         return wide / 2 if self.effective_metric_ == "cosine" else np.sqrt(wide)
+
+
+def _in_our_words(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial whose rank is called as the parameter calls it."""
+    names = {value: name for name, value in RANKS.items()}
+    return trial | ({"rank": names[trial["rank"]]} if "rank" in trial else {})
 
 
 def _add_items(

@@ -41,7 +41,9 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
     from flowhash.learn.settings_choice import (
         Trial as Trial,
+        choose_for_new_classes as choose_for_new_classes,
         choose_settings as choose_settings,
+        for_new_classes as for_new_classes,
     )
     from flowhash.learn.stages import hash_start as hash_start
     from flowhash.learn.training.checkpoints import (

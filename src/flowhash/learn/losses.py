@@ -184,9 +184,10 @@ class CodeLoss(MetricLoss):
     A second term is the cross-entropy of the class, whose probability is the sum over its shares of
     the buckets: an item in a bucket of another group of its own class is nearly right.
 
-    A third one, off by default, is of neighbours: the mean of -log Σ_b P(b|x) P(b|y), minus the
-    logarithm of how likely both land in the same bucket, over each item x and those y of its class
-    in the batch that are nearest to it where items are ranked.
+    A third one, off by default, is of neighbours. Two items meet with the chance Σ_b P(b|x) P(b|y)
+    that both land in the same bucket; the chances of x with all others of the batch, made to sum to
+    one, are to be those of its nearest ones of its own class, by what items are ranked by. It is
+    the cross-entropy of that, over all pairs of an item and one of these.
 
     Args:
         class_weight: of the second term.
@@ -241,9 +242,11 @@ class CodeLoss(MetricLoss):
             items, near = nearest_positives(ranking, classes, self.nearest)
             if len(items):
                 chances = likely.exp()
-                together = (chances @ chances.t())[items, near]
-                tiny = torch.finfo(together.dtype).tiny  # where a chance is no number any more
-                value = value - self.neighbours * together.clamp(min=tiny).log().mean()
+                tiny = torch.finfo(chances.dtype).tiny  # where a chance is no number any more
+                meet = (chances @ chances.t()).clamp(min=tiny).log()
+                itself = torch.eye(len(meet), dtype=torch.bool, device=meet.device)
+                partner = functional.log_softmax(meet.masked_fill(itself, -torch.inf), 1)
+                value = value - self.neighbours * partner[items, near].mean()
         return value
 
 

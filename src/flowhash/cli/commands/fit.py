@@ -77,6 +77,14 @@ def fit(
             help="Weight of the class in the order of buckets; 0 suits classes that come later.",
         ),
     ] = None,
+    new_classes: Annotated[
+        bool,
+        typer.Option(
+            "--new-classes",
+            help="Choose settings for classes that will come later, on classes that are held out; "
+            "for vectors.",
+        ),
+    ] = False,
     flip: Annotated[
         bool, typer.Option(help="Mirror images at random; not for letters or left and right.")
     ] = True,
@@ -112,7 +120,15 @@ def fit(
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
     if preset is None and splits.preprocessing.kind == "vectors":
-        settings = _vector_settings(splits, run, buckets, steps, given, processes, output)
+        settings = _vector_settings(
+            splits, run, buckets, steps, given, new_classes, processes, output
+        )
+    elif new_classes:
+        held = "--preset" if preset is not None else f"{splits.train.source}, which holds images"
+        raise InputError(
+            f"--new-classes chooses settings of vectors, but came with {held}; leave it out, or "
+            "give embeddings in an array file and no preset"
+        )
     else:
         settings = replace(_settings(splits, preset, buckets, active, steps, flip), **given)
     if settings.base is not None or settings.hash.loss != "codes":
@@ -176,10 +192,18 @@ def _settings(
 
 def _vector_settings(
     splits: Splits, run: Path, buckets: int | None, steps: int | None, given: dict[str, Any],
-    processes: Processes, output: Output,
+    new_classes: bool, processes: Processes, output: Output,
 ) -> Any:  # fmt: skip
-    """Settings whose layers and buckets the validation split chooses; a run's stay as they are."""
-    from flowhash.learn import choose_settings, vector_settings
+    """Settings whose layers and buckets the validation split chooses; a run's stay as they are.
+
+    For new classes some that are held out choose, and what ranks too.
+    """
+    from flowhash.learn import (
+        choose_for_new_classes,
+        choose_settings,
+        for_new_classes,
+        vector_settings,
+    )
     from flowhash.model_files import read_json, write_json
 
     def make(count: int, hidden: tuple[int, ...]) -> Any:
@@ -191,22 +215,46 @@ def _vector_settings(
         )
         return replace(made, **given)
 
+    def again(kept: dict[str, Any]) -> Any:
+        made = make(kept["buckets"], tuple(kept["hidden"]))
+        return for_new_classes(made, **kept["new_classes"]) if new_classes else made
+
     note = run / CHOICE
     before = read_json(note) if note.exists() else None
     processes.wait()  # all have looked before the first one writes
-    if before is not None and buckets in (None, before["buckets"]):
-        return make(before["buckets"], tuple(before["hidden"]))
-    say = output.say if processes.first else _nobody
-    say("a few settings are tried on the validation split:")
-    settings, trials = choose_settings(splits, make, buckets, device=str(processes.device), say=say)
+    if before is not None and _same_question(before, buckets, given.get("rank"), new_classes):
+        return again(before)
+    say, device = output.say if processes.first else _nobody, str(processes.device)
+    if new_classes:
+        say("a few settings are tried on classes that are held out:")
+        ranks = (given["rank"],) if "rank" in given else ("base", "whitened")
+        settings, trials = choose_for_new_classes(
+            splits, make, buckets, ranks=ranks, seed=given["seed"], device=device, say=say
+        )
+    else:
+        say("a few settings are tried on the validation split:")
+        settings, trials = choose_settings(splits, make, buckets, device=device, say=say)
     if processes.first:
+        chosen = {
+            name: trials[-1].to_json()[name] for name in ("rank", "neighbours") if new_classes
+        }
         write_json(note, {
             "buckets": settings.hash.outputs, "hidden": settings.backbone.get("hidden", []),
+            **({"new_classes": chosen} if new_classes else {}),
             "trials": [trial.to_json() for trial in trials],
         })  # fmt: skip
     processes.wait()
-    kept = read_json(note)  # of the first, whose figures may differ from ours in a last digit
-    return make(kept["buckets"], tuple(kept["hidden"]))
+    return again(read_json(note))  # of the first, whose figures may differ in a last digit
+
+
+def _same_question(
+    before: dict[str, Any], buckets: int | None, rank: str | None, new_classes: bool
+) -> bool:
+    """Whether what a run chose before is an answer to what is asked now."""
+    found = before.get("new_classes")
+    if new_classes != (found is not None) or buckets not in (None, before["buckets"]):
+        return False
+    return found is None or rank in (None, found["rank"])
 
 
 def _nobody(line: str) -> None:

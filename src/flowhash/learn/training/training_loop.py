@@ -364,10 +364,10 @@ class _Loop:
             return {}
         classes, places = np.unique(coder.owners[batch.labels], return_inverse=True)
         buckets, shares = coder.class_buckets(classes)
-        parts = {"shares": shares, "buckets": buckets}
+        device = embeddings.device
         return {
-            name: torch.from_numpy(part[places]).to(embeddings.device)
-            for name, part in parts.items()
+            "shares": torch.from_numpy(shares[places]).to(device),
+            "buckets": torch.from_numpy(buckets[places]).to(device),
         }
 
     def _neighbours(self, batch: TrainingBatch, embeddings: Tensor) -> dict[str, Tensor]:
