@@ -62,6 +62,10 @@ def test_vectors_with_settings_that_suit_them(vectors: Path, tmp_path: Path) -> 
             "first_active is 99; expected a whole number from 1, which is active, to 40",
         ),
         (("digits", "--out", "run", "--rank", "both"), 'expected "base", "whitened" or "hash"'),
+        (
+            ("digits", "--out", "run", "--new-classes", "--preset", "cpu-digits"),
+            "--new-classes chooses settings of vectors, but came with --preset",
+        ),
         (("cifar100", "--out", "run"), "Say where it is: --folder FOLDER"),
         (("digits", "--out", "run", "--device", "tpu"), "expected"),
     ],
@@ -100,6 +104,36 @@ def test_what_is_left_open_is_tried_once(tmp_path: Path) -> None:
     again = run(*words)
     assert again.returncode == 0, again.stderr
     assert "hidden layer" not in again.stdout
+
+
+def test_held_out_classes_choose_for_new_ones(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(600) % 12
+    rows = 3 * rng.normal(size=(12, 8))[labels] + rng.normal(size=(600, 8))
+    np.savez(tmp_path / "x.npz", embeddings=rows, labels=labels)
+    out = tmp_path / "run"
+    words = (COMMAND, "fit", str(tmp_path / "x.npz"), "--out", str(out), "--steps", "20")
+    words = (*words, "--new-classes", "--buckets", "24")
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    assert "classes that are held out:" in done.stdout
+    assert "24 buckets, no hidden layer, ranked by what is given: Pr@1" in done.stdout
+    chosen = json.loads((out / "choice.json").read_text())
+    assert [trial["neighbours"] for trial in chosen["trials"]].count(0.3) == 1
+    told = json.loads((out / "settings.json").read_text())["settings"]
+    assert (told["rank"], told["class_order"]) == (chosen["new_classes"]["rank"], 0)
+    weight = told["hash"]["loss_options"].get("neighbours", 0)
+    assert weight == chosen["new_classes"]["neighbours"]
+    again = run(*words)
+    assert again.returncode == 0, again.stderr
+    assert "ranked by what is given" not in again.stdout
+    assert "was finished before" in again.stdout
+    config = run(COMMAND, "fit", "--config", str(out / "fit.toml"))
+    assert "was finished before" in config.stdout, config.stderr
+    other = "whitened" if told["rank"] == "base" else "base"
+    changed = run(*words, "--rank", other)
+    assert changed.returncode == 2
+    assert "other settings" in changed.stderr
 
 
 def test_a_fit_may_be_short(vectors: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,3 +223,60 @@ def test_what_is_left_open_is_chosen_on_held_out_items() -> None:
     assert score > plain.score(rows[2_500:], labels[2_500:]) + 0.1
     assert len(FlowHasher(4, steps=5, random_state=0).fit(rows, labels).trials_) == 2  # of layers
     assert FlowHasher(loss="triplet", steps=5).fit(rows, labels).encoder_.buckets == 32
+
+
+def test_new_classes_choose_on_classes_that_are_held_out(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = clouds(800, 4, 16, spread=0.3)
+    rows = np.hstack((rows, 3 * rng.normal(size=(800, 9))))  # wide within every class
+    hasher = quick(buckets=32, steps=60, new_classes=True).fit(rows, labels)
+    tried = [(trial["rank"], trial["neighbours"]) for trial in hasher.trials_]
+    assert sorted(tried) == [("input", 0.0), ("whitened", 0.0), ("whitened", 0.3)]
+    assert tried[-1][0] == "whitened"
+    assert len({trial["suf"] for trial in hasher.trials_}) == 1
+    base, order = hasher.encoder_.base, hasher.encoder_.hash.order
+    assert base is not None
+    assert not base.passes_through
+    assert order is not None
+    assert order.weight == 0
+    # Items of classes that it never saw are found by what it chose, better than by X itself.
+    middles = 2 * rng.normal(size=(8, 4))
+    other = np.arange(160) % 8
+    new = np.hstack((middles[other] + 0.3 * rng.normal(size=(160, 4)), np.zeros((160, 9))))
+    new[:, 4:] = 3 * rng.normal(size=(160, 9))
+    every = np.concatenate((labels, 100 + other))
+    hasher.add(new)
+    ids = hasher.search(new, 2, probe=32).ids[:, 1]
+    plain = NearestNeighbors(n_neighbors=2).fit(np.vstack((rows, new))).kneighbors(new)[1][:, 1]
+    right, before = (float((every[each] == every[800:]).mean()) for each in (ids, plain))
+    assert right > before + 0.1
+    hasher.save(tmp_path / "kept")
+    again = FlowHasher.load(tmp_path / "kept")
+    assert again.new_classes
+    assert again.trials_ == hasher.trials_
+
+
+@pytest.mark.parametrize(
+    ("parameters", "ranks"),
+    [
+        ({"rank": "whitened"}, {"whitened"}),
+        ({"rank": "codes"}, {"codes"}),
+        ({"metric": "ip"}, {"input"}),
+        ({"metric": "cosine"}, {"input", "whitened"}),
+    ],
+)
+def test_new_classes_keep_what_is_given(parameters: dict[str, str], ranks: set[str]) -> None:
+    rows, labels = clouds(300, 4, 6)
+    hasher = quick(new_classes=True, class_order=2.0, **parameters).fit(rows, labels)
+    assert {trial["rank"] for trial in hasher.trials_} == ranks
+    if (order := hasher.encoder_.hash.order) is not None:
+        assert order.weight == 2
+    assert hasher.kneighbors(rows[:3], 2)[1].shape == (3, 2)
+
+
+def test_new_classes_are_refused_where_they_cannot_be_held_out() -> None:
+    rows, labels = clouds(300, 4, 4)
+    with pytest.raises(InputError, match="has 4 classes; expected 5 or more"):
+        quick(new_classes=True).fit(rows, labels)
+    with pytest.raises(InputError, match='expected the loss "codes"'):
+        quick(new_classes=True, loss="triplet").fit(rows, labels)
