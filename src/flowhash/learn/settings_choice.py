@@ -24,7 +24,7 @@ from flowhash.learn.settings import Settings
 from flowhash.learn.train_encoder import train
 from flowhash.quality import LabelledTable, Queries, measure
 
-TRIED = 20_000  # items to learn from in a trial, at most
+TRIED = 10_000  # items to learn from in a trial, at most
 ASKED = 5_000  # queries of a trial, at most
 FEWEST = 40  # queries; with fewer nothing is tried
 TOP = 16  # precision among as many, and of the nearest one
