@@ -12,7 +12,9 @@ from flowhash.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from flowhash.codes import (
         Assignment as Assignment,
+        BalancedClusters as BalancedClusters,
         assign_codes as assign_codes,
+        balanced_kmeans as balanced_kmeans,
         class_means as class_means,
         item_objective as item_objective,
         objective as objective,
