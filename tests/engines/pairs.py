@@ -137,7 +137,7 @@ def engine_contents(engine: Any) -> dict[Any, Any]:
         for index, item in enumerate(batch.ids.tolist()):
             assert item not in found, f"{item!r} twice"
             found[item] = (
-                batch.codes[index].tolist(),
+                [bucket for bucket in batch.codes[index].tolist() if bucket >= 0],
                 batch.embeddings[index].tobytes(),
                 batch.payloads[index],
             )

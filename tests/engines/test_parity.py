@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowhash.engines import BrowsedEngine, Engine, RemoteEngine
+from flowhash.engines import (
+    BrowsedEngine,
+    Engine,
+    RemoteEngine,
+    copy,
+    engine_faults,
+    open_engine,
+)
+from flowhash.engines.engine_registry import room_of
 from flowhash.errors import ChangedNotesError, InputError, StorageError
-from tests.engines.pairs import METRICS, Make, Pair, bits
+from flowhash.table import HashTable
+from tests.engines.pairs import METRICS, Make, Pair, bits, engine_contents
+from tests.table.oracles import shortened
 from tests.table.test_search import make_codes, whole_numbers
 from tests.table.test_table import ADDS, SEARCHES
 
@@ -46,8 +56,14 @@ def names_of(numbers: Any, ids: str) -> list[Any]:
     return [f"nümber {number}" if ids == "string" else int(number) for number in numbers]
 
 
-def filled(make: Make, items: int, *, kind: str = "small", seed: int = 0, **settings: Any) -> Pair:
-    """A pair with items of whole numbers, in three adds, with deletes and replacements."""
+def filled(
+    make: Make, items: int, *, kind: str = "small", seed: int = 0, short: bool = False,
+    **settings: Any,
+) -> Pair:  # fmt: skip
+    """A pair with items of whole numbers, in three adds, with deletes and replacements.
+
+    With ``short`` items are in one to k buckets.
+    """
     settings = {"buckets": 8, "dim": 5, **settings}
     generator = np.random.default_rng(seed)
     pair = make(**settings)
@@ -56,12 +72,14 @@ def filled(make: Make, items: int, *, kind: str = "small", seed: int = 0, **sett
     numbers = generator.permutation(3 * items)[:items] - items // 4
     for part in np.array_split(numbers, 3):
         codes = make_codes(generator, len(part), pair.table.buckets, pair.table.active)
+        codes = shortened(generator, codes) if short else codes
         vectors = whole_numbers(generator, kind, len(part), pair.table.dim)
         payloads = [{"group": int(one % 5)} if one % 3 else None for one in part]
         pair.add(codes, vectors, names_of(part, ids), payloads)
     pair.delete(names_of(numbers[:: max(1, items // 20)], ids))
     again = numbers[1 :: max(1, items // 15)]
     codes = make_codes(generator, len(again), pair.table.buckets, pair.table.active)
+    codes = shortened(generator, codes) if short else codes
     pair.add(
         codes, whole_numbers(generator, kind, len(again), pair.table.dim), names_of(again, ids)
     )
@@ -89,7 +107,19 @@ def test_answers_with_all_other_settings(make: Make, settings: Any) -> None:
 def test_answers_are_those_of_the_table(
     make: Make, active: int, metric: str, dtype: str, ids: str
 ) -> None:
-    pair = filled(make, 240, active=active, metric=metric, dtype=dtype, ids=ids, seed=active)
+    compare_answers(make, active, metric, dtype, ids)
+
+
+@pytest.mark.parametrize("settings", [CHOSEN[3], CHOSEN[8]])
+def test_answers_where_items_have_one_to_k_buckets(make: Make, settings: Any) -> None:
+    compare_answers(make, *settings, short=True)
+
+
+def compare_answers(
+    make: Make, active: int, metric: str, dtype: str, ids: str, short: bool = False
+) -> None:
+    kinds = {"active": active, "metric": metric, "dtype": dtype, "ids": ids}
+    pair = filled(make, 240, seed=active, short=short, **kinds)
     pair.same_contents()
     generator = np.random.default_rng(active)
     queries, order = whole_numbers(generator, "small", 13, 5), orders(generator, 13, 8)
@@ -110,6 +140,40 @@ def test_answers_are_those_of_the_table(
         pair.search(order, queries, 7, where=np.arange(300) % 3 == 0, at_least=20)
         pair.search(order, queries, 7, where=np.array(names[::2]))
         pair.search(order, queries, 7, where=np.zeros(0, bool))
+
+
+def test_an_item_in_one_bucket_of_two(make: Make) -> None:
+    pair = make(buckets=4, dim=2, active=2)
+    pair.add([[3, 1], [2, -1], [3, -1]], [[0, 0], [1, 1], [2, 2]])
+    assert pair.engine[1].code.tolist() == [2]
+    assert pair.engine.codes_of([0, 1, 2]) == [[1, 3], [2], [3]]
+    assert pair.engine.bucket_loads().tolist() == [0, 1, 1, 2]
+    stats, expected = pair.engine.stats(), pair.table.stats()
+    assert stats.mean_active == expected.mean_active == 4 / 3
+    assert (stats.suf, stats.expected_suf) == (expected.suf, expected.expected_suf)
+    if pair.remote:
+        assert engine_faults(pair.engine, False) == []
+    pair.add([[2, 0], [1, -1]], [[1, 1], [5, 5]], ids=[1, 0])  # a bucket more, and one less
+    pair.reopen()
+    pair.search([[3, 0, 2, 1]], [[0, 0]], 5, probe=3)
+    assert pair.delete([0, 1, 2, 3]) == 3
+
+
+def test_a_copy_of_items_in_one_to_k_buckets(make_remote: Make) -> None:
+    rng = np.random.default_rng(3)
+    pair = make_remote(buckets=2, dim=2)
+    assert pair.address is not None
+    room_of(pair.address).remove(pair.address)
+    table = HashTable.create(buckets=8, dim=5, active=3)
+    codes = shortened(rng, make_codes(rng, 200, 8, 3))
+    table.add(codes, whole_numbers(rng, "small", 200, 5), payloads=[{"n": n} for n in range(200)])
+    table.delete(range(0, 200, 9))
+    assert copy(table, pair.address).items == len(table)
+    pair.engine.close()
+    pair.engine = open_engine(pair.address)
+    assert engine_contents(pair.engine) == engine_contents(table)
+    assert engine_faults(pair.engine, False) == []
+    assert copy(table, pair.address).before == len(table)  # which is found complete
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -674,6 +738,11 @@ def test_recall_opens_the_same_buckets(make: Make, active: int) -> None:
     for how in ({"probe": probe}, {"probe": probe, "at_least": 30}):
         expected = pair.table.search(order, queries, 4, **how)
         assert bits(pair.engine.search(order, queries, 4, **how)) == bits(expected)
+    for given_ in ((), (activations, queries)):
+        own, theirs = (each.health(*given_) for each in (pair.table, pair.engine))
+        for name in ("items", "load_mean", "load_variation", "empty", "to_split", "drift"):
+            assert getattr(theirs, name) == getattr(own, name)
+        assert (theirs.calibrated, theirs.changed) == (len(pair.table), 0)
     for how in ({"recall": 0.8}, {"recall": 0.8, "at_least": 30}, {"recall": 1}):
         expected = pair.table.search(activations, queries, 4, **how)
         assert bits(pair.engine.search(activations, queries, 4, **how)) == bits(expected)

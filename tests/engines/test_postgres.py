@@ -232,6 +232,17 @@ def test_a_newer_layout(postgres: Postgres, postgres_address: str) -> None:
     open_engine(postgres_address).close()
 
 
+def test_items_in_fewer_than_k_buckets_change_the_layout(
+    postgres: Postgres, postgres_address: str
+) -> None:
+    look = "SELECT version FROM flowhash_tables WHERE name = %s"
+    with create_engine(postgres_address, buckets=4, dim=1, active=2) as engine:
+        engine.add([[0, 1]], [[1]])
+        assert postgres.sql(look, (table_of(postgres_address),)) == [(1,)]
+        engine.add([[3, -1]], [[1]])
+        assert postgres.sql(look, (table_of(postgres_address),)) == [(2,)]
+
+
 def test_another_encoder(postgres_address: str) -> None:
     mine, other = "a" * 64, "b" * 64
     create_engine(postgres_address, buckets=1, dim=1, encoder=mine).close()

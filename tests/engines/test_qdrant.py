@@ -815,12 +815,12 @@ def test_other_encoder_dimension_and_version(address: str) -> None:
     said = line_of(open_engine, address, encoder="second")
     assert "was made with encoder 'first', not 'second'" in said
     with raw(address) as (client, name):
-        client.set_payload(name, {"flowhash": 2}, points=[marker.MARKER])
+        client.set_payload(name, {"flowhash": 3}, points=[marker.MARKER])
         said = line_of(open_engine, address)
         client.set_payload(name, {"flowhash": 1, "settings": "{}"}, points=[marker.MARKER])
         assert "is damaged" in line_of(open_engine, address)
         client.delete_collection(name)
-    assert "has version 2 of the layout, and this FlowHash knows 1" in said
+    assert "has version 3 of the layout, and this FlowHash knows 1 and 2" in said
     assert "dim is 65537" in line_of(create_engine, address, buckets=2, dim=65_537)
     assert "--distribute is for PostgreSQL" in line_of(
         create_engine, address, buckets=2, dim=2, distribute=True

@@ -61,6 +61,22 @@ def assert_codes_of(table: HashTable, encoder: Encoder) -> None:
     assert table.check() == []
 
 
+def test_items_in_fewer_than_k_buckets_get_k(tmp_path: Path) -> None:
+    place, encoder = stored(tmp_path)
+    assert encoder.active > 1
+    with HashTable.open(place, "r+") as table:
+        for part in list(table.batches()):
+            codes = part.codes
+            codes[part.ids % 2 == 0, 1:] = -1
+            table.add(codes, part.embeddings, part.ids, part.payloads)
+        assert table.stats().mean_active < encoder.active
+        before = contents(table)
+        done = adapt_table(table, encoder, tmp_path / "new")
+        assert contents(table) == before
+        assert table.stats().mean_active == encoder.active
+        assert_codes_of(table, done.encoder)
+
+
 @pytest.mark.parametrize("metric", ["euclidean", "cosine", "inner"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_all_items_get_codes_of_the_new_encoder(metric: str, dtype: str, tmp_path: Path) -> None:

@@ -59,8 +59,14 @@ def put(
     """Add items to a model; later ones replace earlier ones."""
     for index, item in enumerate(ids):
         payload = None if payloads is None else payloads[index]
-        code = frozenset(int(bucket) for bucket in codes[index])
+        code = frozenset(int(bucket) for bucket in codes[index] if bucket >= 0)
         model[item] = Stored(code, as_stored(embeddings[index], dtype), payload)
+
+
+def shortened(rng: np.random.Generator, codes: Any) -> Any:
+    """The same codes with 1 to k buckets each, -1 behind the last [n, k]."""
+    count, active = np.shape(codes)
+    return np.where(np.arange(active) < rng.integers(1, active + 1, count)[:, None], codes, -1)
 
 
 def string_key(text: str) -> int:

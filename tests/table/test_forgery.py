@@ -33,6 +33,7 @@ from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.integrity import folder_faults
 from flowhash.table.storage.segment_file import KINDS
+from tests.table.oracles import shortened
 from tests.table.process import in_a_process
 from tests.table.writer import BUCKETS, DIM
 
@@ -58,6 +59,8 @@ def build(path: Path, number: int) -> None:
             if table.id_kind == "string":
                 ids = [f"Ding {one} é" for one in ids]
             codes = [rng.permutation(BUCKETS)[: table.active] for _ in ids]
+            if number % 3 == 0:  # items in one to k buckets
+                codes = shortened(rng, codes)
             payloads = [{"note": one} if one % 3 else None for one in range(len(ids))]
             table.add(codes, rng.normal(size=(len(ids), DIM)), ids, payloads)
         table.delete(ids[3:9])

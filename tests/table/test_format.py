@@ -31,7 +31,7 @@ def maker() -> ModuleType:
 
 
 def test_there_are_stored_tables() -> None:
-    assert NAMES == ["v1-int64", "v1-strings", "v2-notes"]
+    assert NAMES == ["v1-int64", "v1-strings", "v2-notes", "v3-short"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,7 +76,9 @@ def test_the_example_on_the_format_page_reads_it(name: str) -> None:
 
 def test_the_manifest_has_the_fields_of_the_page() -> None:
     page = (ROOT / "docs" / "format.md").read_text()
-    manifest = json.loads((STORED / "v2-notes" / "table" / "manifest.json").read_text())
-    segment = next(entry for entry in manifest["segments"] if entry["deleted"])
-    for name in (*manifest, *manifest["settings"], *segment, *segment["deleted"]):
-        assert f"`{name}`" in page
+    for stored in ("v2-notes", "v3-short"):
+        manifest = json.loads((STORED / stored / "table" / "manifest.json").read_text())
+        segment = [entry for entry in manifest["segments"] if entry["deleted"]][-1]
+        assert ("entries" in segment) == (stored == "v3-short") == (manifest["version"] == 3)
+        for name in (*manifest, *manifest["settings"], *segment, *segment["deleted"]):
+            assert f"`{name}`" in page

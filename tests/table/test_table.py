@@ -500,9 +500,9 @@ ADDS: dict[str, tuple[dict[str, Any], str]] = {
     "wide codes": ({"codes": [[0, 1, 2]] * 2}, r"codes has shape \(2, 3\).*the 2 active buckets"),
     "real codes": ({"codes": [[0.0, 1.0]] * 2}, "codes has .* dtype float64; expected whole"),
     "boolean codes": ({"codes": [[True, False]] * 2}, "codes has .* dtype bool; expected whole"),
-    "bucket 5": ({"codes": [[0, 1], [5, 1]]}, r"codes\[1\] is \[5, 1\]; expected 2 different"),
+    "bucket 5": ({"codes": [[0, 1], [5, 1]]}, r"codes\[1\] is \[5, 1\]; expected 1 to 2 different"),
     "bucket -1": ({"codes": [[-1, 1], [0, 1]]}, r"codes\[0\] is \[-1, 1\]; .* from 0 to 4"),
-    "bucket twice": ({"codes": [[0, 1], [3, 3]]}, r"codes\[1\] is \[3, 3\]; expected 2 different"),
+    "bucket twice": ({"codes": [[0, 1], [3, 3]]}, r"codes\[1\] is \[3, 3\]; expected 1 to 2 diff"),
     "huge bucket": ({"codes": [[0, 1], [2**32, 1]]}, r"codes\[1\] is \[4294967296, 1\]"),
     "unsigned bucket": (
         {"codes": np.array([[0, 1], [2**32 - 1, 1]], np.uint32)}, r"codes\[1\] is \[4294967295, 1\]"

@@ -340,7 +340,8 @@ class Encoder:
                 in memory.
             **options: ``metric``, ``dtype`` and ``ids`` of :meth:`HashTable.create`. The metric is
                 Euclidean by default, as in training; of embeddings of length one, cosine gives the
-                same order.
+                same order. And ``active``, in how many buckets an item may be, where that is more
+                than the encoder's own k: items can be given further ones.
         """
         metric = options.get("metric", "euclidean")
         if metric in MOVED and moves_vectors(self):
@@ -352,7 +353,7 @@ class Encoder:
         sizes: dict[str, Any] = {
             "buckets": self.buckets,
             "dim": self.dim,
-            "active": self.active,
+            "active": max(self.active, options.pop("active", self.active)),
             "encoder": self.fingerprint,
         }
         if isinstance(path, str) and is_address(path):
@@ -524,6 +525,8 @@ def search_encoded(table: Engine, queries: Encoded, top: int, **options: Any) ->
         return table.search(
             queries.activations, queries.embeddings, top, encoder=queries.fingerprint, **options
         )
+    if options.get("probe") is None:  # a table may have room for more buckets an item than these
+        options["probe"] = queries.active
     first: int | None = None
     if options.get("at_least") is None:
         wanted = options.get("probe") or queries.active

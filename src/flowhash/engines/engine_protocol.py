@@ -12,6 +12,7 @@ from flowhash.progress_bars import shown
 from flowhash.table import (
     RECALL_TOPS,
     STRING,
+    HealthReport,
     Hits,
     Item,
     RecallCalibration,
@@ -123,6 +124,18 @@ class Engine(Protocol):
         """Find out how many buckets a recall takes, and note it."""
         ...
 
+    def health(
+        self,
+        activations: ArrayLike | None = None,
+        queries: ArrayLike | None = None,
+        *,
+        own: Any = None,
+        threads: int | None = None,
+        encoder: str | None = None,
+    ) -> HealthReport:
+        """How even the buckets are, what a recall takes now and took then, and what to do."""
+        ...
+
     def stats(self) -> Stats:
         """Loads of buckets, measured and expected SUF, bytes."""
         ...
@@ -198,8 +211,8 @@ class RemoteEngine(BrowsedEngine, Protocol):
 def engine_faults(engine: RemoteEngine, show: bool) -> list[str]:
     """Everything that is wrong with what an engine holds, a line for each fault.
 
-    Every item must be there once, with k different buckets and finite numbers, and every bucket
-    must hold the items whose codes name it.
+    Every item must be there once, with 1 to k different buckets and finite numbers, and every
+    bucket must hold the items whose codes name it.
     """
     faults: list[str] = []
     engine.refresh()
@@ -231,13 +244,14 @@ def engine_faults(engine: RemoteEngine, show: bool) -> list[str]:
 def _batch_faults(engine: RemoteEngine, batch: Stored) -> list[str]:
     """What is wrong with single items, the first of each kind."""
     codes, faults = batch.codes, []
-    wrong = (codes < 0).any(axis=1) | (codes >= engine.buckets).any(axis=1)
-    wrong |= (np.diff(codes, axis=1) <= 0).any(axis=1)
+    wrong = (codes[:, 0] < 0) | ((codes < -1) | (codes >= engine.buckets)).any(axis=1)
+    before, after = codes[:, :-1], codes[:, 1:]
+    wrong |= ((after >= 0) & ((after <= before) | (before < 0))).any(axis=1)
     if wrong.any():
         place = int(np.argmax(wrong))
         faults.append(
             f"item {batch.ids[place]!r} has the code {codes[place].tolist()}; expected "
-            f"{engine.active} different buckets, ascending, below {engine.buckets}"
+            f"1 to {engine.active} different buckets, ascending, below {engine.buckets}"
         )
     if not (finite := np.isfinite(batch.embeddings).all(axis=1)).all():
         place = int(np.argmin(finite))

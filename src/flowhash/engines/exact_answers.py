@@ -32,7 +32,8 @@ class EngineCandidates:
         ids: whole numbers [m] int64, or strings [m] object.
         embeddings: [m, dim] float32; of no row once all are measured.
         payloads: of each, or None where they are not wanted.
-        codes: the k buckets of each, ascending [m, k] int32, or None where they are not wanted.
+        codes: the buckets of each, ascending, then -1 [m, k] int32, or None where they are not
+            wanted.
     """
 
     queries: NDArray[np.int64]

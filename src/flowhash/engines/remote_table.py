@@ -18,6 +18,7 @@ from flowhash.table import (
     RECALL_NOTE,
     RECALL_TOPS,
     HashTable,
+    HealthReport,
     Hits,
     Item,
     RecallCalibration,
@@ -27,6 +28,8 @@ from flowhash.table import (
     calibrated,
     check_search,
     check_vectors,
+    examine,
+    noted_calibration,
     opened_for_recall,
     read_probe,
     read_queries,
@@ -246,6 +249,27 @@ class RemoteTable(SettingsProperties, ABC):
         self.note(RECALL_NOTE, found.to_json())
         return found
 
+    def health(
+        self,
+        activations: ArrayLike | None = None,
+        queries: ArrayLike | None = None,
+        *,
+        own: Any = None,
+        threads: int | None = None,
+        encoder: str | None = None,
+    ) -> HealthReport:
+        """How even the buckets are, and what to do; see :meth:`flowhash.HashTable.health`.
+
+        Of the changes since the calibration only those of the number of items are known.
+        """
+        self._check_open()
+        return examine(self, activations, queries, own, threads, encoder)
+
+    @property
+    def calibration(self) -> RecallCalibration | None:
+        """What :meth:`calibrate` found, if it was called; the server is asked each time."""
+        return noted_calibration(self.notes())
+
     @abstractmethod
     def _search(self, asked: EngineQueries, payloads: bool, buckets: bool) -> Hits:
         """Answer queries, with the payloads and the buckets of the hits if they are wanted."""
@@ -257,6 +281,10 @@ class RemoteTable(SettingsProperties, ABC):
     @abstractmethod
     def note(self, name: str, value: Any) -> None:
         """Note something, durably; None removes it."""
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """Figures of the table."""
 
     @abstractmethod
     def bucket_loads(self) -> NDArray[np.int64]:

@@ -247,6 +247,7 @@ def _fitted(table: HashTable, encoder: Encoder, seed: int, show: bool) -> Encode
         passed, taken = passed + len(part), last
     if taken < len(chosen):  # another thread deletes meanwhile
         embeddings, codes = embeddings[:taken], codes[:taken]
+    codes = np.where(codes < 0, codes[:, :1], codes)  # so that every item counts alike
     return adapt_encoder(encoder, embeddings, codes, metric=table.metric, seed=seed, show=show)
 
 

@@ -86,7 +86,7 @@ class LabelledTable:
             )
         self.table.add(codes, embeddings, np.arange(len(self), len(self) + len(labels)))
         pairs = labels[:, None] * self.buckets + codes
-        counts = np.bincount(pairs.ravel(), minlength=self.counts.size)
+        counts = np.bincount(pairs[np.asarray(codes) >= 0], minlength=self.counts.size)
         self.counts += counts.reshape(self.counts.shape)
         self._labels.append(labels)
         self._codes.append(codes)
@@ -114,7 +114,7 @@ class LabelledTable:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Items of each class [classes]."""
-        return np.asarray(self.counts.sum(axis=1)) // self.active
+        return np.bincount(self.labels, minlength=len(self.counts))
 
     def compact(self) -> None:
         """Bring all blocks together: the fastest to search."""

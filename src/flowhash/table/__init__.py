@@ -9,7 +9,15 @@ from flowhash.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from flowhash.table.hash_table import HashTable as HashTable
-    from flowhash.table.recall_calibration import RecallCalibration as RecallCalibration
+    from flowhash.table.health_report import (
+        HealthFinding as HealthFinding,
+        HealthReport as HealthReport,
+        RecallDrift as RecallDrift,
+    )
+    from flowhash.table.recall_calibration import (
+        RecallCalibration as RecallCalibration,
+        RecallCost as RecallCost,
+    )
     from flowhash.table.results import Hits as Hits, Item as Item, Stored as Stored
     from flowhash.table.statistics import Stats as Stats
 
@@ -25,9 +33,11 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.distance_metrics import METRICS as METRICS, exact_distance as exact_distance
     from flowhash.table.hash_table import (
         buckets_at as buckets_at,
+        opened_in_state as opened_in_state,
         search_state as search_state,
         state_of as state_of,
     )
+    from flowhash.table.health_report import examine as examine
     from flowhash.table.ids import (
         INT64 as INT64,
         NO_STRINGS as NO_STRINGS,
@@ -43,8 +53,15 @@ if TYPE_CHECKING:  # for other rooms
         RECALL_NOTE as RECALL_NOTE,
         RECALL_TOPS as RECALL_TOPS,
         calibrated as calibrated,
+        changes_since as changes_since,
+        check_recall as check_recall,
+        noted_calibration as noted_calibration,
+        open_buckets as open_buckets,
         opened_for_recall as opened_for_recall,
+        required_calibration as required_calibration,
+        warn_if_old as warn_if_old,
     )
+    from flowhash.table.results import padded_codes as padded_codes
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.searcher import SMALL_BATCH as SMALL_BATCH
     from flowhash.table.segments.segment import (

@@ -35,7 +35,7 @@ class NewRows:
     """Checked arguments of ``add``.
 
     Attributes:
-        codes: ascending in each row [n, k] int32.
+        codes: ascending in each row, -1 behind its last bucket [n, k] int32.
         embeddings: as they will be stored [n, dim] float32 or float16.
         ids: None if the table is to count.
         payloads: JSON texts; without offsets if there are none.
@@ -113,7 +113,7 @@ def _read_vectors(settings: TableSettings, values: ArrayLike, name: str) -> NDAr
 
 
 def read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArray[np.int32]:
-    """Check the codes of so many items; a copy, ascending in each row [count, k]."""
+    """Check the codes of so many items; a copy, ascending in each row, then -1 [count, k]."""
     array = numbers(values, "codes")
     if array.size == 0 and count == 0:
         return np.empty((0, settings.active), np.int32)
@@ -122,17 +122,23 @@ def read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArra
             f"codes has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
             f"[{count}, {settings.active}], the {settings.active} active buckets of each item"
         )
-    if array.dtype.itemsize > 4:  # keep what does not fit from wrapping round
-        array = array.clip(-1, settings.buckets)
+    # What does not fit, and what is not -1, must not become it.
+    if array.dtype.itemsize > 4 or array.dtype == np.uint32:
+        array = array.clip(-2 if array.dtype.kind == "i" else 0, settings.buckets)
     codes = np.array(array, np.int32, order="C")  # a copy: it is sorted
     row = first_wrong_code(codes, settings.buckets)
     if row != -1:
+        many = f"1 to {settings.active}" if settings.active > 1 else "1"
         raise InputError(
-            f"codes[{row}] is {np.asarray(values)[row].tolist()}; expected {settings.active} "
-            f"different buckets from 0 to {settings.buckets - 1}"
+            f"codes[{row}] is {np.asarray(values)[row].tolist()}; expected {many} different "
+            f"buckets from 0 to {settings.buckets - 1}"
+            f"{', and -1 behind the last of fewer' if settings.active > 1 else ''}"
         )
     if settings.active > 1:
+        missing = codes < 0
+        codes[missing] = settings.buckets  # which sorts behind all others
         sort_rows(codes)
+        codes[codes == settings.buckets] = -1
     return codes
 
 

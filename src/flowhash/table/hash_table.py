@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.argument_checks import plain_integer
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import arguments, changes
+from flowhash.table.health_report import HealthReport, examine
 from flowhash.table.ids import STRING, no_ids, read_ids
 from flowhash.table.integrity import state_faults
 from flowhash.table.recall_calibration import (
@@ -27,11 +28,14 @@ from flowhash.table.recall_calibration import (
     RECALL_TOPS,
     RecallCalibration,
     calibrated,
+    changes_since,
     check_recall,
     counted_changes,
-    known_calibration,
+    noted_calibration,
     open_buckets,
     read_activations,
+    required_calibration,
+    warn_if_old,
 )
 from flowhash.table.results import Hits, Item, Stored
 from flowhash.table.search.bucket_plan import bucket_sizes
@@ -82,7 +86,7 @@ class HashTable(SettingsProperties):
         # Weakly, or files that a merge has replaced would be kept until somebody asks again.
         self._stats: tuple[weakref.ref[TableState], Stats] | None = None
         self._memory_notes: dict[str, Any] = {}  # of a table without a folder
-        self._calibration: tuple[Any, RecallCalibration] | None = None  # of the note of that moment
+        self._calibration: tuple[Any, RecallCalibration | None] | None = None  # of these notes
         _tables.add(self)
 
     @classmethod
@@ -104,7 +108,7 @@ class HashTable(SettingsProperties):
             path: a new or empty folder to keep it in; None keeps it in memory.
             buckets: d, how many buckets there are.
             dim: how many numbers an embedding has.
-            active: k, how many buckets an item is in.
+            active: k, how many buckets an item is in, at the most.
             metric: "euclidean" (squared), "cosine" (1 - cosine) or "inner" (minus the product).
             dtype: "float32", or "float16" to store embeddings in half the space, rounded.
             ids: "int64" or "string".
@@ -201,7 +205,8 @@ class HashTable(SettingsProperties):
         When it returns, the items are in the table, and on disk if the table has a folder.
 
         Args:
-            codes: the k buckets of each item [n, k], in any order.
+            codes: the buckets of each item [n, k], different ones, in any order. An item that is in
+                fewer than k has -1 behind its last one.
             embeddings: [n, dim].
             ids: whole numbers, or strings in a table of those; None lets the table count.
             payloads: for each item a small dict that JSON can hold, or None.
@@ -301,6 +306,7 @@ class HashTable(SettingsProperties):
         check_vectors(state.encoder, encoder)
         if recall is not None:
             check_recall(probe, where)
+            warn_if_old(required_calibration(self.calibration), changes_since(self._known_notes), 2)
             ordered_buckets, probe = self._opened_for(
                 state, ordered_buckets, recall, top, at_least is not None
             )
@@ -356,8 +362,36 @@ class HashTable(SettingsProperties):
     def calibration(self) -> RecallCalibration | None:
         """What :meth:`calibrate` found, if it was called."""
         self._open_state()
-        noted = self._known_notes.get(RECALL_NOTE)
-        return None if noted is None else RecallCalibration.from_json(noted)
+        notes, kept = self._known_notes, self._calibration
+        if kept is None or kept[0] is not notes:  # notes are replaced, never changed
+            kept = self._calibration = (notes, noted_calibration(notes))
+        return kept[1]
+
+    def health(
+        self,
+        activations: ArrayLike | None = None,
+        queries: ArrayLike | None = None,
+        *,
+        own: Any = None,
+        threads: int | None = None,
+        encoder: str | None = None,
+    ) -> HealthReport:
+        """How even the buckets are, what a recall takes now and took then, and what to do.
+
+        Without queries, what a recall scans is told from the loads of the buckets alone, and what
+        it reaches is not known. A few hundred queries, or stored items, measure both.
+
+        Args:
+            activations: of queries [q, d].
+            queries: their embeddings [q, dim].
+            own: the ids of the queries [q] where they are items of the table.
+            threads: how many threads at the most; all cores by default.
+            encoder: the fingerprint of the queries' encoder, compared as in :meth:`add`.
+
+        Raises:
+            InputError: arguments that do not fit.
+        """
+        return examine(self, activations, queries, own, threads, encoder)
 
     def compact(self) -> None:
         """Merge everything into one segment and drop what was deleted: the fastest to search."""
@@ -491,10 +525,8 @@ class HashTable(SettingsProperties):
         return np.concatenate([no_ids(self._settings.ids), *found])
 
     def buckets_of(self, item: int | str) -> NDArray[np.int32]:
-        """The code of an item, ascending [k]; KeyError if there is no such item."""
-        segment, row = self._locate(item)
-        code: NDArray[np.int32] = segment.codes_at(np.array([row]))[0]
-        return code
+        """The buckets of an item, ascending [1 to k]; KeyError if there is no such item."""
+        return _code_at(*self._locate(item))
 
     def batches(self, size: int = 8192, payloads: bool = True) -> Iterator[Stored]:
         """All items of one state, some at a time: to copy a table, or to carry it elsewhere.
@@ -560,7 +592,7 @@ class HashTable(SettingsProperties):
         parts, rows = state.locate(read_ids(ids, self.id_kind))
         places = (parts << ROW_BITS) | rows  # -1 where both are
         codes = buckets_at(state, places, self.active)
-        return [code.tolist() if code[0] >= 0 else None for code in codes]
+        return [code[code >= 0].tolist() if code[0] >= 0 else None for code in codes]
 
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.
@@ -647,10 +679,7 @@ class HashTable(SettingsProperties):
         self, state: TableState, activations: ArrayLike, recall: float, top: int, everything: bool
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The buckets of each query in order, and how many of them a recall takes."""
-        notes, kept = self._known_notes, self._calibration
-        if kept is None or kept[0] is not notes:  # notes are replaced, never changed
-            kept = self._calibration = (notes, known_calibration(notes, "this table"))
-        found = kept[1]
+        found = required_calibration(self.calibration)
         return open_buckets(
             read_activations(activations, self.buckets),
             self._searcher_of(state, None).loads,
@@ -766,7 +795,7 @@ class HashTable(SettingsProperties):
 
 def search_state(
     table: HashTable, state: TableState, ordered_buckets: ArrayLike, queries: ArrayLike, top: int,
-    *, probe: int | None, at_least: int | None, threads: int | None,
+    *, probe: int | ArrayLike | None, at_least: int | None, threads: int | None,
 ) -> tuple[Hits, NDArray[np.int64]]:  # fmt: skip
     """:meth:`HashTable.search` in one state, of any moment, so that more can be read there.
 
@@ -774,6 +803,17 @@ def search_state(
         The hits, and the place of each in the state, -1 where there is none [q, top].
     """
     return table._search(state, ordered_buckets, queries, top, probe, at_least, None, threads)
+
+
+def opened_in_state(
+    table: HashTable, state: TableState, activations: ArrayLike, recall: float, top: int,
+    everything: bool,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
+    """The buckets of each query in order, and how many of them a recall takes, in one state.
+
+    It does not warn where the calibration is old.
+    """
+    return table._opened_for(state, activations, recall, top, everything)
 
 
 _tables: weakref.WeakSet[HashTable] = weakref.WeakSet()
@@ -832,8 +872,13 @@ def _item_without_payload(segment: Segment, row: int) -> int | str | None:
         return None
 
 
+def _code_at(segment: Segment, row: int) -> NDArray[np.int32]:
+    code: NDArray[np.int32] = segment.codes_at(np.array([row]))[0]
+    return code[code >= 0]
+
+
 def _item_at(segment: Segment, row: int) -> Item:
-    code = segment.codes_at(np.array([row]))[0]
+    code = _code_at(segment, row)
     return Item(segment.id_at(row), code, segment.embedding_at(row), segment.payload_at(row))
 
 
@@ -859,7 +904,7 @@ def names_at(state: TableState, places: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def buckets_at(state: TableState, places: NDArray[np.int64], active: int) -> NDArray[np.int32]:
-    """The buckets of the items at places [...] -> [..., k]; -1 where the place is -1."""
+    """The buckets of the items at places [...] -> [..., k]; -1 where there is none (any more)."""
     found = np.full((*places.shape, active), -1, np.int32)
     parts = np.where(places < 0, -1, places >> ROW_BITS)
     for number in set(parts.ravel().tolist()) - {-1}:

@@ -16,7 +16,7 @@ from flowhash.table.distance_metrics import (
     compares_directions,
 )
 from flowhash.table.ids import INT64, STRING, no_ids, string_keys
-from flowhash.table.segments.arrays import BLOCK, block_checksums
+from flowhash.table.segments.arrays import BLOCK, block_checksums, least_bucket
 from flowhash.table.segments.segment import LiveSegment, Segment, TableState, texts_fit
 from flowhash.table.segments.segment_draft import bucket_lists
 from flowhash.table.storage.manifest import read_manifest
@@ -100,10 +100,11 @@ def _inconsistencies(settings: TableSettings, part: LiveSegment) -> list[str]:
         if (ordered[1:] < ordered[:-1]).any():
             faults.append("its ids are not in order")
     codes = arrays.codes
-    if len(codes) and not (codes.min() >= 0 and codes.max() < settings.buckets):
+    if len(codes) and not (codes.min() >= least_bucket(arrays) and codes.max() < settings.buckets):
         return [*faults, "a code names a bucket that does not exist"]
-    if (codes[:, 1:] <= codes[:, :-1]).any():
-        faults.append("a code is not in order, or names a bucket twice")
+    before, after = codes[:, :-1], codes[:, 1:]
+    if ((after >= 0) & ((after <= before) | (before < 0))).any() or (codes[:, 0] < 0).any():
+        faults.append("a code is not in order, or names a bucket twice, or none")
     codes = segment.codes_at(rows)
     offsets, postings = bucket_lists(np.ascontiguousarray(codes), settings.buckets)
     if not np.array_equal(offsets, arrays.offsets) or not np.array_equal(postings, arrays.postings):

@@ -35,12 +35,30 @@ TEMPERATURE_PART = 5  # every fifth query chooses the temperature, the others se
 AIM = 0.9  # the recall at which temperatures are compared
 BEST_ONLY = 1e300  # a threshold that no bucket reaches, in place of infinity, which JSON has not
 OLD = 0.2  # of the items added or deleted: from then on a calibration is called old
+RECALLS = (0.8, 0.9, 0.95, 0.99)  # whose cost is told
 
 ORDERS_AT_ONCE = 1 << 24  # buckets named to find the true neighbours of some queries
 COUNTED = 256  # queries whose unions of buckets are counted, with k > 1
 
 # Items scanned by queries, given their buckets in order [q, m] and how many they open [q].
 Scanned = Callable[[NDArray[np.int32], NDArray[np.int32]], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class RecallCost:
+    """What a recall takes on average.
+
+    Attributes:
+        recall: of the ``top`` nearest items.
+        top: how many neighbours.
+        scanned: the share of the table that is scanned.
+        opened: how many buckets are opened.
+    """
+
+    recall: float
+    top: int
+    scanned: float
+    opened: float
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,8 @@ class RecallCalibration:
         scan_thresholds: some of these, falling, for the two that follow.
         scan_shares: the mean share of the table that is scanned with each.
         scan_opened: the mean number of buckets that are opened with each.
+        concentration: of the buckets at that time, see :func:`load_concentration`; 0 where an
+            earlier version did not keep it.
     """
 
     temperature: float
@@ -69,6 +89,7 @@ class RecallCalibration:
     scan_thresholds: tuple[float, ...]
     scan_shares: tuple[float, ...]
     scan_opened: tuple[float, ...]
+    concentration: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As the value of a note."""
@@ -148,6 +169,28 @@ class RecallCalibration:
             float(np.interp(threshold, rising, self.scan_shares[::-1])),
             float(np.interp(threshold, rising, self.scan_opened[::-1])),
         )
+
+    def costs(self, recalls: Sequence[float] = RECALLS) -> list[RecallCost]:
+        """What recalls take, as far as they can be promised, for each number of neighbours."""
+        return [
+            RecallCost(recall, top, *self.expected(recall, top))
+            for top in sorted(self.thresholds)
+            for recall in recalls
+            if recall < self.highest
+        ]
+
+    def is_old(self, changed: int) -> bool:
+        """Whether so many items, added or deleted since, are too many to rely on it."""
+        return changed > OLD * self.items
+
+
+def load_concentration(loads: NDArray[np.int64], items: int) -> float:
+    """The sum of the squared shares of the items that buckets hold.
+
+    With k = 1 it is the share of the table that an item's own bucket holds, on average: 1/d where
+    all are as full. What a search scans grows with it.
+    """
+    return float(np.square(loads / max(1, items)).sum())
 
 
 def open_buckets(
@@ -305,18 +348,7 @@ def calibrated(
     if not wanted:
         raise InputError("tops is empty; expected one number of neighbours or more")
     loads = table.bucket_loads()
-    held = np.flatnonzero(loads).astype(np.int32)
-    step = max(1, ORDERS_AT_ONCE // len(held))
-    found = []
-    for start in range(0, len(made), step):
-        part = slice(start, start + step)
-        order = np.tile(held, (len(made[part]), 1))
-        hits = table.search(
-            order, asked[part], wanted[-1] + itself, probe=len(held), buckets=True,
-            threads=threads, encoder=encoder,
-        )  # fmt: skip
-        found.append(hits.without(np.asarray(own)[part]) if itself else hits)
-    neighbours = Hits.concatenate(found).buckets
+    neighbours = true_neighbours(table, asked, wanted[-1], own, threads, encoder).buckets
     assert neighbours is not None
 
     def scanned(order: NDArray[np.int32], opened: NDArray[np.int32]) -> NDArray[np.int64]:
@@ -331,6 +363,30 @@ def calibrated(
         ).scanned
 
     return calibrate_recall(made, neighbours, loads, tuple(wanted), scanned, len(table), itself)
+
+
+def true_neighbours(
+    table: CalibratedTable,
+    queries: NDArray[Any],
+    top: int,
+    own: Any,
+    threads: int | None,
+    encoder: str | None,
+) -> Hits:
+    """The nearest of all items, with their buckets; without those in ``own``, which ask."""
+    held = np.flatnonzero(table.bucket_loads()).astype(np.int32)
+    itself = own is not None
+    step = max(1, ORDERS_AT_ONCE // len(held))
+    found = []
+    for start in range(0, len(queries), step):
+        part = slice(start, start + step)
+        order = np.tile(held, (len(queries[part]), 1))
+        hits = table.search(
+            order, queries[part], top + itself, probe=len(held), buckets=True, threads=threads,
+            encoder=encoder,
+        )  # fmt: skip
+        found.append(hits.without(np.asarray(own)[part]) if itself else hits)
+    return Hits.concatenate(found)
 
 
 def read_activations(values: ArrayLike, buckets: int) -> NDArray[np.float32]:
@@ -348,27 +404,39 @@ def read_activations(values: ArrayLike, buckets: int) -> NDArray[np.float32]:
     return np.require(array, np.float32, ["C"])
 
 
-def known_calibration(notes: Mapping[str, Any], place: str) -> RecallCalibration:
-    """The calibration among a table's notes; warns where it is old.
+def noted_calibration(notes: Mapping[str, Any]) -> RecallCalibration | None:
+    """The calibration among a table's notes, if there is one."""
+    return RecallCalibration.from_json(notes[RECALL_NOTE]) if RECALL_NOTE in notes else None
+
+
+def changes_since(notes: Mapping[str, Any]) -> int:
+    """Items added and deleted since the calibration, as far as the table counts them."""
+    return int(notes.get(CHANGES, 0))
+
+
+def required_calibration(found: RecallCalibration | None) -> RecallCalibration:
+    """A calibration that must be there.
 
     Raises:
         InputError: there is none; the message says how one is made.
     """
-    if RECALL_NOTE not in notes:
+    if found is None:
         raise InputError(
-            f"recall was never calibrated for {place}, so that nobody knows how many buckets it "
+            "recall was never calibrated for this table, so that nobody knows how many buckets it "
             "takes; calibrate it first (`flowhash calibrate`, in Python calibrate), or give probe"
         )
-    found = RecallCalibration.from_json(notes[RECALL_NOTE])
-    changed = notes.get(CHANGES, 0)
-    if changed > OLD * found.items:
+    return found
+
+
+def warn_if_old(found: RecallCalibration, changed: int, level: int) -> None:
+    """Warn, at the caller so many calls above, where too many items have come and gone."""
+    if found.is_old(changed):
         warnings.warn(
             f"{changed} items were added or deleted since recall was calibrated, with "
             f"{found.items}; it may not be reached. Calibrate again",
             OldCalibrationWarning,
-            stacklevel=4,
+            stacklevel=level + 1,
         )
-    return found
 
 
 def check_recall(probe: Any, where: Any) -> None:
@@ -391,7 +459,9 @@ def opened_for_recall(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The buckets of each query in order, and how many of them a recall takes, in any engine."""
     check_recall(probe, where)
-    found = known_calibration(table.notes(), "this table")
+    notes = table.notes()
+    found = required_calibration(noted_calibration(notes))
+    warn_if_old(found, changes_since(notes), 3)
     return open_buckets(
         read_activations(activations, table.buckets),
         table.bucket_loads(),
@@ -449,7 +519,7 @@ def calibrate_recall(
     return RecallCalibration(
         temperature, count, stored, items, tuple(misses.tolist()),
         {top: tuple(line.tolist()) for top, line in thresholds.items()},
-        tuple(levels.tolist()), tuple(shares), tuple(opened),
+        tuple(levels.tolist()), tuple(shares), tuple(opened), load_concentration(loads, items),
     )  # fmt: skip
 
 

@@ -27,8 +27,8 @@ class Hits:
         recall: the share of the ``top`` nearest items that was asked for and is expected on average
             over queries like those of the calibration; None where none was asked for.
         payloads: if asked for, the payload (or None) of each hit, a list for each query.
-        buckets: if asked for, the k buckets of each hit, ascending, padded with -1
-            [q, top, k] int32.
+        buckets: if asked for, the buckets of each hit, ascending, padded with -1 where it is in
+            fewer than k, or where there is no hit [q, top, k] int32.
     """
 
     ids: NDArray[Any]
@@ -92,13 +92,19 @@ class Hits:
         )
 
 
+def padded_codes(codes: Sequence[Sequence[int]], active: int) -> NDArray[np.int32]:
+    """Codes of 1 to k buckets as an array, -1 behind the last bucket of each [n, k]."""
+    lines = [[*code, *[-1] * (active - len(code))] for code in codes]
+    return np.array(lines, np.int32).reshape(len(lines), active)
+
+
 @dataclass(frozen=True, eq=False)
 class Item:
     """One stored item.
 
     Attributes:
         id: its id.
-        code: its k buckets, ascending [k] int32.
+        code: its buckets, ascending [1 to k] int32.
         embedding: as stored, as float32 [dim].
         payload: what was stored with it, or None.
     """
@@ -115,7 +121,8 @@ class Stored:
 
     Attributes:
         ids: int64, or strings (dtype object) [n].
-        codes: the k buckets of each, ascending [n, k] int32.
+        codes: the buckets of each, ascending, padded with -1 where they are fewer than k
+            [n, k] int32.
         embeddings: as stored, as float32 [n, dim].
         payloads: of each, or None.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ class Stats:
         segments: how many segments the items lie in.
         buckets: d.
         active: k.
+        mean_active: buckets that an item is in, on average; k unless some are in fewer.
         dim: numbers in an embedding.
         load_p50: items in the median bucket.
         load_p99: items in a bucket that 99 % of the buckets do not exceed.
@@ -44,6 +46,7 @@ class Stats:
     segments: int
     buckets: int
     active: int
+    mean_active: float
     dim: int
     load_p50: float
     load_p99: float
@@ -57,11 +60,19 @@ class Stats:
     bytes_per_embedding: int
 
 
-def expected_share(buckets: int, active: int) -> float:
-    """The probability that two random codes share a bucket: 1 - C(d-k, k) / C(d, k)."""
-    apart = 1.0
-    for index in range(active):
-        apart *= max(0, buckets - active - index) / (buckets - index)
+def expected_share(buckets: int, active: float) -> float:
+    """The probability that two random codes share a bucket: 1 - C(d-k, k) / C(d, k).
+
+    Where k is a mean, codes have the whole number of buckets below it or the one above.
+    """
+    low = int(active)
+    sizes = {low: low + 1 - active, low + 1: active - low}
+    apart = 0.0
+    for mine, yours in itertools.product([size for size in sizes if sizes[size]], repeat=2):
+        share = sizes[mine] * sizes[yours]
+        for index in range(mine):
+            share *= max(0, buckets - yours - index) / (buckets - index)
+        apart += share
     return 1.0 - apart
 
 
@@ -99,7 +110,8 @@ def stats_of(
         segments: how many there are.
         number_bytes: of one number of an embedding, where the dtype does not say so.
     """
-    share = expected_share(settings.buckets, settings.active)
+    mean_active = float(loads.sum() / items) if items else float(settings.active)
+    share = expected_share(settings.buckets, mean_active)
     if number_bytes is None:
         number_bytes = LAYOUTS[settings.dtype].dtype.itemsize
     suf = float("nan")
@@ -111,6 +123,7 @@ def stats_of(
         segments=segments,
         buckets=settings.buckets,
         active=settings.active,
+        mean_active=mean_active,
         dim=settings.dim,
         load_p50=float(np.percentile(loads, 50)),
         load_p99=float(np.percentile(loads, 99)),
@@ -147,7 +160,7 @@ def _others_found(settings: TableSettings, state: TableState, loads: NDArray[np.
     order = np.concatenate(codes)
     reached = np.zeros(len(order), np.int64)
     first = np.zeros(len(order), np.int32)
-    last = np.full(len(order), settings.active, np.int32)
+    last = (order >= 0).sum(axis=1).astype(np.int32)
     for part in state.parts:
         fault = add_fresh(
             part.segment.arrays, part.alive, order, np.arange(len(order)), first, last, reached

@@ -24,7 +24,7 @@ from flowhash.engines.postgres.bucket_counts import BucketCounts, OpenedBuckets,
 from flowhash.engines.postgres.connection_pool import Connection, Vector
 from flowhash.engines.postgres.payload_filter import Filter
 from flowhash.engines.postgres.schema import Names, TableFacts
-from flowhash.table import INT64, Hits, TableSettings
+from flowhash.table import INT64, Hits, TableSettings, padded_codes
 
 STATEMENTS_AT_ONCE = 128  # in one pipeline; enough that the server seldom waits for the next
 QUERIES_AT_ONCE = 2048  # counted and ranked together, so that a large batch fits the memory
@@ -157,7 +157,7 @@ class _Asking:
         codes = None
         if self._buckets:
             each = [sorted([row[-2], *(row[-1] or ())]) for row in rows]
-            codes = np.array(each, np.int32).reshape(len(rows), settings.active)
+            codes = padded_codes(each, settings.active)
         return EngineCandidates(
             queries, ids, embeddings_of([row[1] for row in rows], settings), payloads, codes
         )

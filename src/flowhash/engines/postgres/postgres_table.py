@@ -31,6 +31,7 @@ from flowhash.engines.postgres.schema import (
     find_names,
     make_table,
     may_change,
+    note_short_codes,
     read_facts,
     write_notes,
 )
@@ -46,6 +47,7 @@ from flowhash.table import (
     changed_notes,
     check_encoder,
     draw_sample,
+    padded_codes,
     stats_of,
 )
 
@@ -173,6 +175,8 @@ class PostgresTable(RemoteTable):
             source = RowStream(items.table, facts.next_id if items.counted else 0)
             gone = 0 if items.counted else self._delete_rows(connection, items.ids.tolist())
             pieces = source.pieces(0, source.at_once, False)
+            if source.has_short_codes:
+                note_short_codes(connection, self._names)
             copy_rows(connection, self._names, (source.rows(*piece).copied() for piece in pieces))
             next_id = facts.next_id
             if self.id_kind == INT64:
@@ -194,8 +198,11 @@ class PostgresTable(RemoteTable):
     def _delete_rows(self, connection: Connection, ids: list[Any]) -> int:
         """Delete the rows of items; how many items that were."""
         kind, listed = id_list(self.id_kind, ids)
-        command = sql.SQL("DELETE FROM {} WHERE id = ANY(%s::{})").format(self._names.table, kind)
-        return connection.execute(command, (listed,)).rowcount // self.active
+        rows = sql.SQL("FROM {} WHERE id = ANY(%s::{})").format(self._names.table, kind)
+        count = sql.SQL("SELECT count(*) {} AND {}").format(rows, sql.SQL(FIRST))
+        found = None if self.active == 1 else connection.execute(count, (listed,)).fetchone()
+        deleted = connection.execute(sql.SQL("DELETE {}").format(rows), (listed,)).rowcount
+        return deleted if found is None else int(found[0])
 
     def _note_change(
         self, connection: Connection, items: int, next_id: int, largest: float
@@ -301,7 +308,7 @@ class PostgresTable(RemoteTable):
                 known[:] = ids
                 codes = [_code(*pair) for pair in zip(buckets, others, strict=True)]
                 vectors = embeddings_of(embeddings, self._settings)
-                yield Stored(known, np.array(codes, np.int32), vectors, list(texts))
+                yield Stored(known, padded_codes(codes, self.active), vectors, list(texts))
 
     def close(self) -> None:
         """Close all connections; closing twice is fine."""
@@ -357,8 +364,8 @@ class PostgresTable(RemoteTable):
         if self.active == 1:
             return float((loads * (loads - 1)).sum()) / facts.items
         drawn = self._sample(connection, loads, SUF_SAMPLE, 0)
-        order = np.stack([item.code for item in drawn])
-        probe = np.full(len(order), self.active, np.int32)
+        order = padded_codes([item.code.tolist() for item in drawn], self.active)
+        probe = (order >= 0).sum(axis=1).astype(np.int32)
         asked = EngineQueries(order, np.empty((len(order), 0), np.float32), 1, probe, None)
         counts = BucketCounts(connection, self._names, self.active, NO_FILTER, known.counts)
         return float((counts.opened(asked).found - 1).mean())

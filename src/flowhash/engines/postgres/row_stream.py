@@ -37,6 +37,7 @@ class RowStream:
     Attributes:
         starts: the first row of each bucket, and the number of all rows [d + 1].
         largest: no embedding is longer.
+        has_short_codes: whether an item may be in fewer than k buckets.
         at_once: rows that are handled together: few where they are large.
     """
 
@@ -49,6 +50,7 @@ class RowStream:
         self.starts = np.zeros(table.buckets + 1, np.int64)
         np.cumsum(table.bucket_loads(), out=self.starts[1:])
         self.largest = self._state.largest
+        self.has_short_codes = self._state.has_short_codes
         texts = sum(
             len(part.segment.names.content) + len(part.segment.payloads.content)
             for part in self._state.parts
@@ -198,7 +200,7 @@ class CopyRows(NamedTuple):
 
     Attributes:
         buckets: of each row [m] int32.
-        codes: all buckets of its item, ascending [m, k] int32.
+        codes: all buckets of its item, ascending, then -1 [m, k] int32.
         keys: ids that are numbers [m] int64; hashes otherwise.
         names: ids that are strings; empty otherwise.
         payloads: JSON texts, empty for none; without offsets if no row has any.
@@ -231,8 +233,7 @@ class CopyRows(NamedTuple):
             size += 8  # the id, a number
         texts = len(self.names.content) + len(self.payloads.content)
         out = np.empty(count * size + texts, np.uint8)
-        _fill(self, framed, out)
-        return out
+        return out[: _fill(self, framed, out)]
 
 
 @kernel
@@ -253,8 +254,8 @@ def _put_text(out: NDArray[np.uint8], at: int, texts: Strings, row: int) -> int:
 
 
 @kernel
-def _fill(rows: CopyRows, framed: bool, out: NDArray[np.uint8]) -> None:
-    """Write all rows."""
+def _fill(rows: CopyRows, framed: bool, out: NDArray[np.uint8]) -> int:
+    """Write all rows; how many bytes they take."""
     active = rows.codes.shape[1]
     width = rows.vectors.shape[1]
     at = 0
@@ -272,14 +273,21 @@ def _fill(rows: CopyRows, framed: bool, out: NDArray[np.uint8]) -> None:
                 at = _put(out, at, 8, 4)
             at = _put(out, at, rows.keys[row], 8)
         if active > 1:
-            if framed:
-                at = _put(out, at, 20 + 8 * (active - 1), 4)
-            for word in (1, 0, INTEGER, active - 1, 1):  # an array of one dimension, from 1
-                at = _put(out, at, word, 4)
+            others = -1
             for column in range(active):
-                if rows.codes[row, column] != rows.buckets[row]:
+                others += rows.codes[row, column] >= 0
+            if framed:
+                at = _put(out, at, 20 + 8 * others if others else 12, 4)
+            for word in (min(others, 1), 0, INTEGER):  # an array of one dimension, or of none
+                at = _put(out, at, word, 4)
+            if others:
+                at = _put(out, at, others, 4)
+                at = _put(out, at, 1, 4)  # counted from 1
+            for column in range(active):
+                bucket = rows.codes[row, column]
+                if bucket >= 0 and bucket != rows.buckets[row]:
                     at = _put(out, at, 4, 4)
-                    at = _put(out, at, rows.codes[row, column], 4)
+                    at = _put(out, at, bucket, 4)
         elif framed:
             at = _put(out, at, -1, 4)
         size = 0
@@ -296,6 +304,7 @@ def _fill(rows: CopyRows, framed: bool, out: NDArray[np.uint8]) -> None:
         for column in range(width):
             out[at + column] = rows.vectors[row, column]
         at += width
+    return at
 
 
 def _chosen_texts(texts: Strings, rows: NDArray[np.int64]) -> Strings:

@@ -15,7 +15,8 @@ from flowhash.engines.postgres.connection_pool import Connection, PostgresAddres
 from flowhash.errors import InputError, StorageError, reason
 from flowhash.table import TableSettings
 
-VERSION = 1
+VERSION = 2  # of tables with items in fewer than k buckets
+ALL_BUCKETS = 1  # of others
 MOST_NUMBERS = 16_000  # of a vector of pgvector
 PLAIN_ROW = 7_000  # bytes of an embedding that fits into a page of 8 KiB beside the rest
 COLUMNS = "bucket, id, others, payload, embedding"  # of a row, as they are sent and read
@@ -69,10 +70,10 @@ def read_facts(
         row = connection.execute(query, (names.name,), prepare=was_there or None).fetchone()
         if row is None:
             return None
-        if row[0] != VERSION:
+        if row[0] not in (ALL_BUCKETS, VERSION):
             raise StorageError(
                 f"{address.shown} has version {row[0]} of the layout, and this FlowHash knows "
-                f"{VERSION}; use the FlowHash that made it, or a newer one"
+                f"{ALL_BUCKETS} and {VERSION}; use the FlowHash that made it, or a newer one"
             )
         return _facts_of(row[1:])
 
@@ -217,7 +218,7 @@ def make_table(
             " VALUES (%s, %s, %s, %s, %s, %s)"
         ).format(names.registry),
         (
-            names.name, VERSION, json.dumps(asdict(settings)), ready,
+            names.name, ALL_BUCKETS, json.dumps(asdict(settings)), ready,
             None if progress is None else json.dumps(progress), distribute,
         ),
     )  # fmt: skip
@@ -259,6 +260,14 @@ def drop_table(connection: Connection, names: Names) -> None:
     connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(names.table))
     connection.execute(
         sql.SQL("DELETE FROM {} WHERE name = %s").format(names.registry), (names.name,)
+    )
+
+
+def note_short_codes(connection: Connection, names: Names) -> None:
+    """Let those that take every item to be in k buckets refuse the table from now on."""
+    connection.execute(
+        sql.SQL("UPDATE {} SET version = %s WHERE name = %s").format(names.registry),
+        (VERSION, names.name),
     )
 
 

@@ -26,6 +26,7 @@ from flowhash.engines.postgres.schema import (
     find_names,
     make_keys,
     make_table,
+    note_short_codes,
     read_facts,
 )
 from flowhash.errors import InputError, StorageError
@@ -161,6 +162,8 @@ class PostgresLoading:
                     distribute=distribute,
                     progress={"source": version, "rows": 0, "token": secrets.token_hex(8)},
                 )  # fmt: skip
+                if self._source.has_short_codes:
+                    note_short_codes(connection, self._names)
                 facts = read_facts(connection, self._names, self._place)
         assert facts is not None
         source = (facts.progress or {}).get("source")
@@ -258,4 +261,4 @@ class PostgresLoading:
 
     def _items(self, rows: int) -> int:
         """Items of the first rows: with k > 1 an item counts with its share."""
-        return rows // self._settings.active
+        return rows * self.total // max(1, len(self._source))

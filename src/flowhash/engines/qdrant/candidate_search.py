@@ -35,7 +35,7 @@ from flowhash.engines.qdrant.points import (
     item_id,
     unpacked,
 )
-from flowhash.table import STRING, Hits
+from flowhash.table import STRING, Hits, padded_codes
 
 REQUESTS = 128  # of one batch at the most
 NUMBERS = 1 << 19  # of vectors that one batch brings at the most, as far as single queries allow
@@ -176,7 +176,7 @@ class CandidateSearch:
         codes = None
         if self.buckets:
             each = [code_of(settings, point) for point in points]
-            codes = np.array(each, np.int32).reshape(len(points), settings.active)
+            codes = padded_codes(each, settings.active)
         return EngineCandidates(
             np.repeat(np.arange(len(lists)), [len(points) for points in lists]),
             ids,

@@ -20,7 +20,8 @@ from flowhash.engines.qdrant.points import CODE, DIRECTION, EMBEDDING
 from flowhash.errors import InputError, StorageError, reason
 from flowhash.table import TableSettings
 
-VERSION = 1
+VERSION = 2  # of tables with items in fewer than k buckets
+ALL_BUCKETS = 1  # of others
 MARKER = "00000000-0000-0000-0000-000000000000"  # the id of no item: theirs say "version 5"
 MOST_NUMBERS = 65_536  # of a vector in Qdrant
 
@@ -78,10 +79,10 @@ def read_marker(store: Store) -> CollectionFacts | None:
     version, place = fields.get("flowhash"), store.address.shown
     if version is None:
         return None
-    if version != VERSION:
+    if version not in (ALL_BUCKETS, VERSION):
         raise StorageError(
             f"{place} has version {reason(version):.40} of the layout, and this FlowHash knows "
-            f"{VERSION}; use the FlowHash that made it, or a newer one"
+            f"{ALL_BUCKETS} and {VERSION}; use the FlowHash that made it, or a newer one"
         )
     try:
         return _facts_of(fields)
@@ -163,6 +164,11 @@ def set_facts(store: Store, **facts: Any) -> None:
     store.ask("set_payload", payload=fields_of(**facts), points=[MARKER], wait=True)
 
 
+def note_short_codes(store: Store) -> None:
+    """Let those that take every item to be in k buckets refuse the table from now on."""
+    store.ask("set_payload", payload={"flowhash": VERSION}, points=[MARKER], wait=True)
+
+
 def first_change() -> int:
     """Where a new collection begins to count its changes.
 
@@ -208,6 +214,6 @@ def make_collection(store: Store, facts: CollectionFacts) -> CollectionFacts:
     store.ask("create_payload_index", field_name=CODE, field_schema=index, wait=True)
     made = replace(facts, change=first_change())
     fields = fields_of(**{**vars(made), "settings": asdict(settings)})
-    point = models.PointStruct(id=MARKER, vector={}, payload={"flowhash": VERSION, **fields})
+    point = models.PointStruct(id=MARKER, vector={}, payload={"flowhash": ALL_BUCKETS, **fields})
     store.ask("upsert", points=[point], wait=True)
     return made

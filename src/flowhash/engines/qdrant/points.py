@@ -14,7 +14,7 @@ from qdrant_client import models
 
 from flowhash.engines.qdrant.client_connection import Store
 from flowhash.errors import StorageError
-from flowhash.table import STRING, Item, Stored, TableSettings
+from flowhash.table import STRING, Item, Stored, TableSettings, padded_codes
 
 EMBEDDING, DIRECTION = "embedding", "direction"
 CODE, PAYLOAD, TEXT, NAME = "code", "payload", "text", "id"
@@ -90,7 +90,7 @@ def points_of(settings: TableSettings, stored: Stored) -> list[models.PointStruc
     vectors = {EMBEDDING: stored.embeddings.tolist()}
     if settings.metric == "cosine":
         vectors[DIRECTION] = directions(stored.embeddings).tolist()
-    codes = stored.codes.tolist()
+    codes = [[bucket for bucket in code if bucket >= 0] for code in stored.codes.tolist()]
     points = []
     for row, item in enumerate(stored.ids.tolist()):
         fields: dict[str, Any] = {CODE: codes[row], **packed(stored.payloads[row])}
@@ -109,15 +109,14 @@ def points_of(settings: TableSettings, stored: Stored) -> list[models.PointStruc
 def stored_of(settings: TableSettings, points: list[Any], payloads: bool = True) -> Stored:
     """Points with vectors and payloads as items."""
     ids = np.empty(len(points), object if settings.ids == STRING else np.int64)
-    codes = np.empty((len(points), settings.active), np.int32)
+    codes = padded_codes([code_of(settings, point) for point in points], settings.active)
     embeddings = np.empty((len(points), settings.dim), np.float32)
     for row, point in enumerate(points):
         ids[row] = item_id(settings, point)
-        code = code_of(settings, point)
         vector = embedding_of(point)
         if len(vector) != settings.dim:
             raise StorageError(f"the point {point.id} has {len(vector)} numbers; it is damaged")
-        codes[row], embeddings[row] = code, vector
+        embeddings[row] = vector
     texts = [unpacked(point.payload) if payloads else None for point in points]
     return Stored(ids, codes, embeddings, texts)
 
@@ -126,13 +125,14 @@ def item_of(settings: TableSettings, point: Any) -> Item:
     """A point with vectors and payload as an item."""
     stored = stored_of(settings, [point])
     item = item_id(settings, point)
-    return Item(item, stored.codes[0], stored.embeddings[0], stored.payloads[0])
+    code = stored.codes[0]
+    return Item(item, code[code >= 0], stored.embeddings[0], stored.payloads[0])
 
 
 def code_of(settings: TableSettings, point: Any) -> list[int]:
     """The buckets of a point, ascending."""
     code = (point.payload or {}).get(CODE)
-    if not isinstance(code, list) or len(code) != settings.active:
+    if not isinstance(code, list) or not 1 <= len(code) <= settings.active:
         raise StorageError(f"the point {point.id} has the code {code!r:.80}; it is damaged")
     return sorted(int(bucket) for bucket in code)
 

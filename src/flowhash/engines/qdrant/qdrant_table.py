@@ -23,6 +23,7 @@ from flowhash.engines.qdrant.collection_marker import (
     known_facts,
     make_collection,
     no_collection,
+    note_short_codes,
     read_marker,
     set_facts,
 )
@@ -59,6 +60,7 @@ from flowhash.table import (
     changed_notes,
     check_encoder,
     draw_sample,
+    state_of,
     stats_of,
 )
 
@@ -167,6 +169,8 @@ class QdrantTable(RemoteTable):
             if items.counted:
                 begins["pending"] = (facts.next_id, facts.next_id + len(ids))
             with self._change(facts, begins, ends):
+                if state_of(items.table).has_short_codes:
+                    note_short_codes(self._store)
                 for number, some in enumerate(items.table.batches(self._at_once())):
                     if number:
                         self._check_claim(facts)
@@ -407,9 +411,10 @@ class QdrantTable(RemoteTable):
         if self._count <= STATS_SAMPLE:  # few enough to read all codes
             options: dict[str, Any] = {"with_payload": [CODE, NAME], "with_vectors": False}
             pages = self._pages(POINTS, **options)
-            codes = np.array([code_of(settings, point) for page in pages for point in page])
+            codes = [code_of(settings, point) for page in pages for point in page]
             member = np.zeros((len(codes), self.buckets), bool)
-            np.put_along_axis(member, codes, True, axis=1)
+            for row, code in enumerate(codes):
+                member[row, code] = True
             return float(np.mean([member[:, code].any(axis=1).sum() - 1 for code in codes]))
         drawn = self._drawn(facts, ALL, self._count, COUNTED, 0, [CODE])
         unions = [frozenset(code_of(settings, point)) for point in drawn]

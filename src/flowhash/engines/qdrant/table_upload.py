@@ -22,6 +22,7 @@ from flowhash.engines.qdrant.collection_marker import (
     first_change,
     known_facts,
     make_collection,
+    note_short_codes,
     set_facts,
 )
 from flowhash.engines.qdrant.points import (
@@ -38,7 +39,7 @@ from flowhash.engines.qdrant.points import (
 )
 from flowhash.engines.qdrant.qdrant_table import refuse_distribute
 from flowhash.errors import InputError, StorageError
-from flowhash.table import INT64, HashTable, Stored
+from flowhash.table import INT64, HashTable, Stored, state_of
 
 ITEMS = 2048  # of a batch
 NUMBERS = 1 << 18  # in the vectors of a batch
@@ -112,6 +113,8 @@ class QdrantLoading:
         for number, stored in enumerate(self._table.batches(progress["size"])):
             if number < progress["batches"]:
                 continue
+            if not number and state_of(self._table).has_short_codes:
+                note_short_codes(self._store)
             put_points(self._store, self._settings, stored)
             progress = {
                 **progress, "batches": number + 1, "items": progress["items"] + len(stored)

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel, kernel
-from flowhash.table.segments.arrays import BROKEN, Arrays, damaged_code, damaged_postings
+from flowhash.table.segments.arrays import (
+    BROKEN,
+    Arrays,
+    damaged_code,
+    damaged_postings,
+    least_bucket,
+)
 from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
 from flowhash.threads import available_threads
@@ -187,8 +193,7 @@ def add_fresh(
     Returns:
         -1, or what is wrong.
     """
-    buckets = segment.offsets.shape[0] - 1
-    seen = np.zeros(buckets, np.uint8)
+    seen = np.zeros(segment.offsets.shape[0], np.uint8)  # the last is that of -1
     for query in queries:
         for turn in range(last[query]):
             if turn >= first[query]:
@@ -207,7 +212,7 @@ def count_unseen(
     segment: Arrays, allowed: NDArray[np.uint8], bucket: int, seen: NDArray[np.uint8]
 ) -> tuple[int, int]:
     """How many allowed rows of a bucket have no bucket that was seen; and -1 or what is wrong."""
-    count = 0
+    count, least = 0, least_bucket(segment)
     start, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
     fault = damaged_postings(segment, start, stop)
     if fault != -1:
@@ -224,7 +229,7 @@ def count_unseen(
         known = 0
         for column in range(segment.codes.shape[1]):
             other = segment.codes[row, column]
-            if other < 0 or other >= seen.shape[0]:
+            if other < least or other >= seen.shape[0] - 1:
                 return count, BROKEN
             known |= seen[other]
         count += 1 - known
@@ -284,9 +289,9 @@ def count_fresh(
 ) -> None:
     """Add the rows that no earlier bucket of a query had to what it scanned; all queries at once.
 
-    ``earlier`` has 1 where a query opened a bucket before this one [d, together], ``flagged`` where
-    any of the queries did [d], without entries with k = 1. ``lanes`` is scratch space, of zeros
-    [2, together]. The queries are those of ``count`` pairs from ``start`` on.
+    ``earlier`` has 1 where a query opened a bucket before this one [d + 1, together], ``flagged``
+    where any of the queries did [d + 1], without entries with k = 1. ``lanes`` is scratch space, of
+    zeros [2, together]. The queries are those of ``count`` pairs from ``start`` on.
     """
     width = lanes.shape[1]
     for place in range(size if flagged.shape[0] > 0 else 0):

@@ -18,6 +18,7 @@ from flowhash.table.segments.arrays import (
     damaged_id,
     damaged_postings,
     damaged_rows,
+    least_bucket,
 )
 
 COMPARED = 64  # candidates that are compared with each other before they are looked up
@@ -235,7 +236,8 @@ def scan_exactly(
         How many rows the list has now, and -1 or what is wrong.
     """
     buckets = segment.offsets.shape[0] - 1
-    seen = np.zeros(buckets, np.uint8)
+    seen = np.zeros(buckets + 1, np.uint8)  # the last is that of -1
+    least = least_bucket(segment)
     line = np.empty((1, queries.shape[1]), np.float32)
     listed = segment.postings.shape[0] > 0
     for bucket in opened:
@@ -256,7 +258,7 @@ def scan_exactly(
             known = 0
             for column in range(segment.codes.shape[1] if listed else 0):
                 other = segment.codes[row, column]
-                if other < 0 or other >= buckets:
+                if other < least or other >= buckets:
                     return size, BROKEN
                 known |= seen[other]
             if known == 0:

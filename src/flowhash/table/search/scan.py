@@ -15,6 +15,7 @@ from flowhash.compile import (
     kernel,
     larger,
     prefetch,
+    prefetch_item,
 )
 from flowhash.table.distance_metrics import to_affinities
 from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
@@ -25,6 +26,7 @@ from flowhash.table.segments.arrays import (
     damaged_code,
     damaged_postings,
     damaged_rows,
+    least_bucket,
 )
 from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
 
@@ -85,7 +87,8 @@ def scan(
     maxima = np.empty(group_count(chunk), np.float32)
     chosen = np.empty(chunk + group_count(chunk) + 1, np.int32)
     buckets = segment.offsets.shape[0] - 1
-    earlier = np.zeros((buckets if segment.postings.shape[0] > 0 else 0, together), np.uint8)
+    lines = buckets + 1 if segment.postings.shape[0] > 0 else 0  # the last is that of -1
+    earlier = np.zeros((lines, together), np.uint8)
     flagged = np.zeros(earlier.shape[0], np.uint8)
     lanes = np.zeros((2, together), np.int32)
     begin = first
@@ -448,6 +451,7 @@ def list_rows(
     total = segment.norms.shape[0]
     buckets = segment.offsets.shape[0] - 1
     listed = segment.postings.shape[0] > 0
+    least = least_bucket(segment)
     size = 0
     fault = damaged_postings(segment, entry, stop)
     while fault == -1 and entry < stop and size < rows.shape[0]:
@@ -459,13 +463,16 @@ def list_rows(
             continue
         rows[size] = row
         size += 1
+        if listed:
+            prefetch(segment.codes, row, 0)
+            prefetch_item(segment.norms, row)
         if segment.sums.shape[0] > 0:
             fault = damaged_rows(segment, row, row + 1, coarse)
             if fault == -1:
                 fault = damaged_code(segment, row)
             for column in range(segment.codes.shape[1] if listed else 0):
                 bucket = segment.codes[row, column]
-                if bucket < 0 or bucket >= buckets:
+                if bucket < least or bucket >= buckets:
                     fault = BROKEN
     return entry, size, fault
 

@@ -5,7 +5,8 @@ bits. A scan for one query reads the upper plane only, half of the memory, and r
 the exact distances of a few candidates settle the rest; nothing is lost and nothing stored twice.
 
 Rows are sorted by their codes. With k = 1 a bucket is therefore a run of neighbouring rows, and
-the offsets say it all; with k > 1 each bucket has a list of rows, and each row its code.
+the offsets say it all; with k > 1 each bucket has a list of rows, and each row its code. An item
+may be in fewer than k buckets: its code ends with -1, and no list names it for that.
 
 A table larger than memory cannot be read whole when it is opened, yet no damaged byte may ever
 reach an answer. So every kilobyte of a file has its own CRC-32 (the one of zlib and PNG), and
@@ -81,8 +82,10 @@ class Arrays(NamedTuple):
         norms: |x|² (euclidean, inner) or 1/|x| (cosine) [n] float32.
         ids: the ids, or the hashes of ids that are strings [n] int64.
         offsets: bucket b owns entries offsets[b] to offsets[b + 1] [d + 1] int64.
-        postings: rows of each bucket, ascending [n·k] int32; empty with k = 1.
-        codes: the code of each row, ascending [n, k] int32; empty with k = 1.
+        postings: rows of each bucket, ascending int32; empty with k = 1. There are n·k, or fewer
+            if a row has fewer than k buckets.
+        codes: the code of each row, ascending, -1 behind its last bucket [n, k] int32; empty with
+            k = 1.
         words: the file's data as 64-bit words, for its checksums; empty in memory.
         sums: the checksum of each block; empty in memory.
         verified: which blocks were found intact.
@@ -230,6 +233,16 @@ def damaged_code(segment: Arrays, row: int) -> int:
     if segment.codes.shape[0] == 0:
         return -1
     return damaged_plane(segment, CODES, segment.codes.shape[1] * 4, row, row + 1)
+
+
+@inner_kernel
+def least_bucket(segment: Arrays) -> int:
+    """The least number that a code may have: -1 for none where rows have fewer than k buckets.
+
+    Arrays that kernels index by the buckets of a code have one line more than there are buckets,
+    which is that of -1, the last.
+    """
+    return -1 if segment.postings.shape[0] < segment.codes.size else 0
 
 
 @inner_kernel

@@ -20,6 +20,7 @@ from flowhash.table.segments.arrays import (
     PlaneLayout,
     damaged_rows,
     first_damaged,
+    least_bucket,
 )
 
 
@@ -45,6 +46,7 @@ class SegmentFile:
     largest: float
     residual: float
     deleted: DeletedFile | None = None
+    entries: int | None = None  # of all bucket lists, where some rows have fewer than k buckets
 
 
 NO_ROWS = np.empty(0, np.uint8)
@@ -135,13 +137,13 @@ class Segment:
         """Whether the numbers of an array that lead to others stay inside them."""
         buckets = len(self.arrays.offsets) - 1
         limits = {
-            "order": (self.order, self.rows),
-            "codes": (self.arrays.codes, buckets),
-            "postings": (self.arrays.postings, self.rows),
+            "order": (self.order, 0, self.rows),
+            "codes": (self.arrays.codes, least_bucket(self.arrays), buckets),
+            "postings": (self.arrays.postings, 0, self.rows),
         }
         if name in limits:
-            array, limit = limits[name]
-            return not array.size or bool(array.min() >= 0 and array.max() < limit)
+            array, least, limit = limits[name]
+            return not array.size or bool(array.min() >= least and array.max() < limit)
         texts = {"name_offsets": self.names, "payload_offsets": self.payloads}
         return name not in texts or texts_fit(texts[name])
 
@@ -192,7 +194,7 @@ class Segment:
         return self.embeddings(rows)
 
     def codes_at(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        """The codes of rows [m, k]."""
+        """The codes of rows, -1 behind the last bucket of one that has fewer than k [m, k]."""
         if len(self.arrays.codes):
             self.ensure("codes")
             return self.arrays.codes[rows]
@@ -315,6 +317,11 @@ class TableState:
     def residual(self) -> float:
         """The largest length of what upper halves leave out of a row."""
         return max((part.segment.residual for part in self.parts), default=0.0)
+
+    @cached_property
+    def has_short_codes(self) -> bool:
+        """Whether a row, live or not, has fewer than k buckets."""
+        return any(least_bucket(part.segment.arrays) < 0 for part in self.parts)
 
     def locate(self, ids: Ids) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The part and row of each id; both -1 where there is none."""

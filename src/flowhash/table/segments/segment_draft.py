@@ -82,7 +82,7 @@ class SegmentDraft:
         rows: its row there [n] int64.
         keys: its key [n] int64.
         order: rows in the order of their keys [n] int32.
-        codes: [n, k] int32; without rows with k = 1.
+        codes: -1 behind the last bucket of a row [n, k] int32; without rows with k = 1.
         offsets: where each bucket starts [d + 1] int64.
         postings: the rows of each bucket; empty with k = 1.
         settings: of the table; the metric decides which norm is kept.
@@ -247,11 +247,16 @@ def _refuse(source: RowSource, row: int, metric: int) -> None:
 
 @kernel
 def first_wrong_code(codes: NDArray[np.int32], buckets: int) -> int:
-    """The first code that is out of range or names a bucket twice, or -1."""
+    """The first code that is out of range, names a bucket twice or has none, or -1.
+
+    Behind the last bucket of a code, and only there, may be -1.
+    """
     for row in range(codes.shape[0]):
         for column in range(codes.shape[1]):
             bucket = codes[row, column]
-            if bucket < 0 or bucket >= buckets:
+            if bucket == -1 and column > 0:
+                continue
+            if bucket < 0 or bucket >= buckets or (column > 0 and codes[row, column - 1] < 0):
                 return row
             for other in range(column):
                 if codes[row, other] == bucket:
@@ -263,29 +268,30 @@ def first_wrong_code(codes: NDArray[np.int32], buckets: int) -> int:
 def sort_by_code(codes: NDArray[np.int32], buckets: int) -> NDArray[np.int64]:
     """The rows in the order of their codes, equal codes as they came (radix sort) [n].
 
-    Items of one class share codes, so their rows come to lie together, also with k > 1.
+    Items of one class share codes, so their rows come to lie together, also with k > 1. Where a
+    code has ended, it comes before those that go on.
     """
     rows, active = codes.shape
     sources = np.arange(rows)
     spare = np.empty(rows if active > 1 else 0, np.int64)
     for column in range(active - 1, -1, -1):
-        following = np.zeros(buckets + 1, np.int64)
+        following = np.zeros(buckets + 2, np.int64)  # -1 has the first place
         for row in range(rows):
-            following[codes[row, column] + 1] += 1
-        for bucket in range(buckets):
+            following[codes[row, column] + 2] += 1
+        for bucket in range(buckets + 1):
             following[bucket + 1] += following[bucket]
         if column == active - 1:  # the rows are still in their first order
             target = sources if active == 1 else spare
             for row in range(rows):
-                bucket = codes[row, column]
-                target[following[bucket]] = row
-                following[bucket] += 1
+                place = codes[row, column] + 1
+                target[following[place]] = row
+                following[place] += 1
         else:
             target = spare
             for row in sources:
-                bucket = codes[row, column]
-                target[following[bucket]] = row
-                following[bucket] += 1
+                place = codes[row, column] + 1
+                target[following[place]] = row
+                following[place] += 1
         if active > 1:
             sources, spare = spare, sources
     return sources
@@ -295,22 +301,24 @@ def sort_by_code(codes: NDArray[np.int32], buckets: int) -> NDArray[np.int64]:
 def bucket_lists(
     codes: NDArray[np.int32], buckets: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Where each bucket starts [d + 1], and the rows of each bucket [n·k]; none with k = 1."""
+    """Where each bucket starts [d + 1], and the rows of each bucket; none with k = 1."""
     rows, active = codes.shape
     offsets = np.zeros(buckets + 1, np.int64)
     for row in range(rows):
         for column in range(active):
-            offsets[codes[row, column] + 1] += 1
+            if codes[row, column] >= 0:
+                offsets[codes[row, column] + 1] += 1
     for bucket in range(buckets):
         offsets[bucket + 1] += offsets[bucket]
-    postings = np.empty(rows * active if active > 1 else 0, np.int32)
+    postings = np.empty(offsets[buckets] if active > 1 else 0, np.int32)
     if active > 1:
         following = offsets[:-1].copy()
         for row in range(rows):
             for column in range(active):
                 bucket = codes[row, column]
-                postings[following[bucket]] = row
-                following[bucket] += 1
+                if bucket >= 0:
+                    postings[following[bucket]] = row
+                    following[bucket] += 1
     return offsets, postings
 
 

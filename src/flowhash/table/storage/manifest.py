@@ -19,8 +19,10 @@ from flowhash.table.segments.segment import DeletedFile, SegmentFile
 from flowhash.table.table_settings import TableSettings
 
 NAME = "manifest.json"
-FORMAT, VERSION = "flowhash-table", 2
-WITHOUT_NOTES = 1  # the version of such a manifest, which every FlowHash reads
+FORMAT, VERSION = "flowhash-table", 3
+# The versions of manifests without what later ones brought: older FlowHashes read them.
+ALL_BUCKETS = 2  # no item has fewer than k
+WITHOUT_NOTES = 1  # nor are there any notes
 SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
 STRAY_NAME = re.compile(re.escape(NAME) + OLD_STRAY)  # of a manifest that was not finished
@@ -63,8 +65,12 @@ def dump(manifest: Manifest) -> bytes:
     """The manifest as the bytes of its file."""
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     if not manifest.notes:
-        body["version"] = WITHOUT_NOTES
         del body["notes"]
+    if all(segment.entries is None for segment in manifest.segments):
+        body["version"] = ALL_BUCKETS if manifest.notes else WITHOUT_NOTES
+    for segment in body["segments"]:
+        if segment["entries"] is None:
+            del segment["entries"]
     text = json.dumps(body, indent=1, sort_keys=True)
     body["crc32"] = zlib.crc32(text.encode())
     return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
@@ -134,6 +140,9 @@ def _check_numbers(manifest: Manifest) -> None:
         counts += [(segment.rows, LARGEST_SEGMENT), (segment.size, WORD)]
         counts += [(segment.header_crc32, 1 << 32), (segment.sums_crc32, 1 << 32)]
         lengths += [segment.largest, segment.residual]
+        if segment.entries is not None:  # each row has a bucket, and not all of them have k
+            counts.append((segment.entries, segment.rows * manifest.settings.active))
+            counts.append((segment.rows, segment.entries + 1))
         if segment.deleted:
             counts += [(segment.deleted.rows, segment.rows + 1), (segment.deleted.size, WORD)]
             counts.append((segment.deleted.crc32, 1 << 32))

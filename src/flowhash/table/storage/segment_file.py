@@ -277,7 +277,8 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             entries.append(whole(f"{text}_offsets", strings.offsets))
             entries.append(whole(f"{text}s", strings.content))
     written = write_container(file, entries)
-    return SegmentFile(name, count, *written, *upper_roots(largest, dim))
+    listed = len(plan.postings) if len(plan.postings) < plan.codes.size else None
+    return SegmentFile(name, count, *written, *upper_roots(largest, dim), entries=listed)
 
 
 def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segment:
@@ -287,7 +288,7 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
         DamagedFileError: the file is not what was written.
     """
     found, spans, words, sums = map_container(path, entry)
-    _check_arrays(path, found, entry.rows, settings)
+    _check_arrays(path, found, entry, settings)
     upper = next(iter(LAYOUTS[settings.dtype].planes))
     names = (upper, "lows", "norms", "ids", "postings", "codes")
     arrays = Arrays(
@@ -324,13 +325,14 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
 
 
 def _check_arrays(
-    path: Path, found: dict[str, NDArray[Any]], rows: int, settings: TableSettings
+    path: Path, found: dict[str, NDArray[Any]], entry: SegmentFile, settings: TableSettings
 ) -> None:
     """A header that was changed together with its checksum must not lead out of the arrays.
 
     Each is there, of the right kind and shape, and no other: kernels tell by an array that is there
     what a segment is like.
     """
+    rows = entry.rows
     expected: dict[str, tuple[tuple[int, ...], DTypeLike]] = {
         "ids": ((rows,), np.int64),
         "order": ((rows,), np.int32),
@@ -341,7 +343,8 @@ def _check_arrays(
         expected[name] = ((rows, settings.dim), kind)
     if settings.active > 1:
         expected["codes"] = ((rows, settings.active), np.int32)
-        expected["postings"] = ((rows * settings.active,), np.int32)
+        entries = rows * settings.active if entry.entries is None else entry.entries
+        expected["postings"] = ((entries,), np.int32)
     texts = {"name": settings.ids == STRING, "payload": "payloads" in found}
     for name in [name for name, there in texts.items() if there]:
         content = found.get(f"{name}s", np.empty(0))
@@ -366,7 +369,7 @@ def _check_offsets(segment: Segment, settings: TableSettings) -> None:
     """The offsets are read at once: every search needs them, and they lead everywhere."""
     segment.ensure("offsets")
     offsets = segment.arrays.offsets
-    total = segment.rows * settings.active
+    total = len(segment.arrays.postings) if settings.active > 1 else segment.rows
     # Compared, not subtracted: a difference may be so large that its sign is lost.
     if offsets[0] != 0 or offsets[-1] != total or (offsets[1:] < offsets[:-1]).any():
         raise DamagedFileError(

@@ -1,0 +1,146 @@
+"""``HashTable.health``: what it tells against what was done to the table, and brute force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from flowhash import HashTable
+from flowhash.errors import InputError
+from flowhash.table import HealthReport, open_buckets
+from tests.table.test_recall import BUCKETS, DIM, ITEMS, filled, worlds
+
+
+def actions(report: HealthReport) -> list[str]:
+    return [one.action for one in report.findings]
+
+
+@given(loads=st.lists(st.integers(0, 300), min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_loads_are_told_as_numpy_tells_them(loads: list[int]) -> None:
+    table = HashTable.create(buckets=len(loads), dim=2)
+    codes = np.repeat(np.arange(len(loads)), loads)[:, None]
+    table.add(codes, np.zeros((len(codes), 2), np.float32))
+    report = table.health()
+    counted = np.array(loads)
+    held = counted[counted > 0]
+    assert report.items == counted.sum()
+    assert report.empty == (counted == 0).sum()
+    assert report.load_mean == pytest.approx(held.mean() if len(held) else 0)
+    wanted = counted.std() / counted.mean() if counted.sum() else 0
+    assert report.load_variation == pytest.approx(wanted)
+    full = [place for place in range(len(loads)) if counted[place] > max(32, 4 * report.load_mean)]
+    assert sorted(report.to_split) == full
+    assert counted[list(report.to_split)].tolist() == sorted(counted[full], reverse=True)
+    assert ("adapt" in actions(report)) == bool(full)
+    assert ("calibrate" in actions(report)) == bool(counted.sum())
+    assert (report.calibrated, report.drift, report.measured) == (None, (), 0)
+
+
+@pytest.mark.parametrize("active", [1, 2])
+def test_a_table_as_it_was_calibrated_is_well(active: int) -> None:
+    table = filled(active)
+    queries, activations = worlds(1, 1_000)
+    known = table.calibrate(activations, queries, tops=(1, 5))
+    plain = table.health()
+    assert plain.findings == ()
+    assert plain.calibrated == ITEMS
+    assert [one.before for one in plain.drift] == [cost for cost in known.costs() if cost.top == 5]
+    for one in plain.drift:  # the loads are the same
+        assert one.scanned == pytest.approx(one.before.scanned)
+        assert (one.reached, one.opened, one.error) == (None, None, None)
+    fresh, outputs = worlds(2, 400)
+    measured = table.health(outputs, fresh)
+    assert measured.findings == ()
+    assert measured.measured == 400
+    for one in measured.drift:
+        hits = table.search(outputs, fresh, 5, recall=one.before.recall)
+        true = table.search(outputs, fresh, 5, recall=1)
+        shared = [
+            len({*found} & {*wanted}) / 5
+            for found, wanted in zip(hits.ids.tolist(), true.ids.tolist(), strict=True)
+        ]
+        assert one.reached == pytest.approx(np.mean(shared))
+        assert one.error == pytest.approx(np.std(shared) / 20)
+        assert one.scanned == pytest.approx(hits.scanned.mean() / ITEMS)
+        assert one.opened == pytest.approx(hits.opened.mean())
+
+
+def test_stored_items_do_not_find_themselves() -> None:
+    table = filled()
+    known = table.calibrate(*worlds(1, 500)[::-1])
+    vectors, activations = worlds(0, ITEMS)
+    some = np.arange(0, ITEMS, 40)
+    report = table.health(activations[some], vectors[some], own=some)
+    order = np.tile(np.arange(BUCKETS, dtype=np.int32), (len(some), 1))
+    true = table.search(order, vectors[some], 11, probe=BUCKETS).ids
+    for one in report.drift:
+        order, opened = open_buckets(
+            activations[some], table.bucket_loads(), known.temperature,
+            known.threshold(one.before.recall, 10),
+        )  # fmt: skip
+        hits = table.search(order, vectors[some], 11, probe=opened).ids
+        shared = [
+            len(({*line} & {*wanted}) - {own}) / 10
+            for line, wanted, own in zip(hits.tolist(), true.tolist(), some.tolist(), strict=True)
+        ]
+        assert one.reached == pytest.approx(np.mean(shared))
+
+
+def test_items_from_elsewhere_are_noticed(tmp_path: Path) -> None:
+    with filled(path=tmp_path / "table") as table:
+        queries, activations = worlds(1, 500)
+        table.calibrate(activations, queries)
+        # All in one bucket, and far from where the network would look for them.
+        random = np.random.default_rng(7)
+        strange = (worlds(3, 900)[0] + 0.2 * random.normal(size=(900, DIM))).astype(np.float32)
+        table.add(np.zeros((900, 1), np.int32), strange)
+        report = table.health()
+        assert (report.changed, report.old, report.calibrated) == (900, True, ITEMS)
+        assert report.to_split == (0,)
+        ratio = np.square(table.bucket_loads() / len(table)).sum() / table.calibration.concentration  # type: ignore[union-attr]
+        assert ratio > 1.25
+        for one in report.drift:
+            assert one.scanned == pytest.approx(min(1, ratio * one.before.scanned))
+        assert actions(report) == ["calibrate", "adapt", "adapt"]
+        assert "900 items were added or deleted" in report.findings[0].words
+        assert "as far as the loads of the buckets tell" in report.findings[1].words
+        found = table.health(*worlds(2, 400)[::-1])
+        short = [one for one in found.findings if "nearest now" in one.words]
+        assert [one.action for one in short] == ["calibrate"]
+        assert all(one.reached < one.before.recall - 0.05 for one in found.drift if one.reached)
+        table.calibrate(activations, queries)
+        again = table.health(*worlds(2, 400)[::-1])
+        assert (again.changed, again.old) == (0, False)
+        assert actions(again) == ["adapt"]  # the full bucket is still there
+        table.delete(np.arange(2_000))
+        assert actions(table.health())[-1] == "compact" or table.stats().deleted < 1_000
+        table.compact()
+        assert "compact" not in actions(table.health())
+
+
+def test_an_earlier_calibration_tells_no_scan() -> None:
+    table = filled()
+    made = table.calibrate(*worlds(1, 500)[::-1])
+    noted = made.to_json()
+    del noted["concentration"]
+    table.note("recall", noted)
+    assert table.calibration is not None
+    assert table.calibration.concentration == 0
+    assert table.health().drift == ()
+    assert table.health().findings == ()
+
+
+def test_arguments_that_do_not_fit() -> None:
+    table = filled()
+    queries, activations = worlds(1, 60)
+    for given_ in ((activations, None), (None, queries)):
+        with pytest.raises(InputError, match="do not fit"):
+            table.health(*given_)
+    with pytest.raises(InputError, match="do not fit"):
+        table.health(own=[1])
+    empty = HashTable.create(buckets=4, dim=2).health()
+    assert (empty.items, empty.empty, empty.findings) == (0, 4, ())
