@@ -91,6 +91,24 @@ def image_table(folder: Path) -> tuple[Path, Path]:
     ids = [*range(89), LARGE]
     with encoder.create_table(folder / "table") as table:
         encoder.add(table, images, ids, payloads)
+        made = encoder.encode(pictures(120, seed=3)[0])
+        table.calibrate(made.activations, made.embeddings, tops=(16,))
+    return folder / "table", folder / "encoder"
+
+
+def own_table(folder: Path) -> tuple[Path, Path]:
+    """A table of 300 vectors whose encoder takes stored ones too, calibrated by them."""
+    from tests.encoder.encoders import items_of, make
+
+    encoder = make("linear", base=False)
+    encoder.save(folder / "encoder")
+    with encoder.create_table(folder / "table") as table:
+        encoder.add(table, items_of("linear", 300))
+        _, drawn = table.sample(200, 0)
+        made = encoder.encode_stored(np.stack([item.embedding for item in drawn]))
+        ids = np.array([item.id for item in drawn])
+        table.calibrate(made.activations, made.embeddings, tops=(1, 16), own=ids)
+        encoder.add(table, items_of("linear", 80, seed=9))
     return folder / "table", folder / "encoder"
 
 

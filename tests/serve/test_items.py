@@ -162,7 +162,8 @@ def test_images_are_encoded_and_get_a_thumbnail(servers: Servers) -> None:
     [
         ({"vector": [1, 2]}, "no encoder"),
         ({"embedding": [1, 2, 3], "code": [1, 2]}, "embedding has 3 numbers; expected 4"),
-        ({"embedding": [1, 2, 3, 4], "code": [1]}, "1 buckets; expected 2"),
+        ({"embedding": [1, 2, 3, 4], "code": [1, 2, 3]}, "3 buckets; expected 1 to 2"),
+        ({"embedding": [1, 2, 3, 4], "code": [1, -1]}, "items.0.code.1"),
         ({"embedding": [1, 2, 3, 4], "code": [1, 1]}, "different buckets"),
         ({"embedding": [1, 2, 3, 4], "code": [1, 99]}, "from 0 to 10"),
         ({"embedding": [1, 2, 3, 4]}, "items.0.code is missing"),
@@ -191,6 +192,24 @@ def test_what_cannot_be_stored_is_named(servers: Servers, item: Any, reason: str
         answer = servers.strings.client.post("/items", json=body, headers=HEADERS)
         message_of(answer, 422)
     assert servers.strings.client.get("/health").json()["items"] == ITEMS
+
+
+def test_an_item_in_fewer_than_k_buckets(servers: Servers) -> None:
+    client = servers.strings.client
+    item = {**raw(0, id="short"), "code": [4]}
+    added = client.post("/items", json={"items": [item, raw(1, id="long")]}, headers=HEADERS)
+    assert added.json()["buckets"] == [[4], raw(1)["code"]]
+    assert client.get("/items/short").json()["buckets"] == [4]
+    (found,) = servers.strings.search(id="short", top=3)["answers"]
+    assert found["opened"] == [4]
+    assert all(hit["id"] != "short" and 4 in hit["buckets"] for hit in found["hits"])
+    asked = {"embedding": item["embedding"], "buckets": [4, 5], "top": 1}
+    (hit,) = servers.strings.search(**asked)["answers"][0]["hits"]
+    assert (hit["id"], hit["buckets"]) == ("short", [4])
+    answer = client.post("/search", json={"id": "short", "probe": 2})
+    assert "own 1 buckets" in message_of(answer, 422)
+    for name in ("short", "long"):
+        assert client.delete(f"/items/{name}", headers=HEADERS).status_code == 200
 
 
 def test_items_of_two_kinds_are_refused(servers: Servers) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flowhash.encoder import Encoder
+from flowhash.errors import OldCalibrationWarning
 from flowhash.table import HashTable
 from tests.encoder.encoders import items_of
 from tests.serve import browser
@@ -25,13 +26,15 @@ VIEWS = ("#search", "#search?id=4", "#buckets?bucket=3", "#add")
 def sites(tmp_path_factory):
     images = browser.image_table(tmp_path_factory.mktemp("images"))
     vectors = browser.vector_table(tmp_path_factory.mktemp("vectors"))
+    own = browser.own_table(tmp_path_factory.mktemp("own"))
     wanted = [
         (*images, {}),
         (*vectors, {"api_key": browser.KEY}),
         (images[0], None, {"read_only": True}),
+        (*own, {"read_only": True}),
     ]
     with browser.serving(wanted) as found:
-        yield dict(zip(("images", "vectors", "reader"), found, strict=True))
+        yield dict(zip(("images", "vectors", "reader", "own"), found, strict=True))
 
 
 @pytest.fixture(scope="session")
@@ -167,6 +170,80 @@ def test_more_buckets_are_opened_when_told(opened, table, encoder) -> None:
     watched.page.uncheck("#compare")
     watched.until("!document.getElementById('figures').innerText.includes('exhaustive')")
     assert "probe=7&top=3&compare=no" in watched.page.url.replace("top=3&probe=7", "probe=7&top=3")
+
+
+def test_a_recall_is_asked_for(opened, table, encoder) -> None:
+    watched = opened()
+    page = watched.page
+    shown = [option.strip() for option in page.locator("#recall option").all_inner_texts()]
+    assert shown == ["not asked for", "80 %", "90 %", "95 %"]  # 96 queries promise no 99 %
+    assert page.locator("#recall").is_enabled()
+    assert page.locator("#recall-hint").is_hidden()
+    watched.drop(browser.png(QUERY), "query.png", "image/png")
+    watched.hits()
+    # By keys alone, as on any form.
+    page.focus("#probe")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "recall"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    watched.until("location.hash.includes('recall=0.9')")
+    watched.until("document.getElementById('opened').textContent.includes('recall of 90')")
+    made = encoder.encode(QUERY[None])
+    found = table.search(made.activations, made.embeddings, 16, recall=0.9)
+    assert watched.hits() == [str(item) for item in found.ids[0, : found.counts[0]]]
+    assert f"Scanned {found.scanned[0]} of {len(table)}" in text(watched, "#figures")
+    assert page.locator("#opened .chip").count() == min(24, int(found.opened[0]))
+    share, opens = table.calibration.expected(0.9, 16)
+    hint = text(watched, "#recall-hint")
+    assert f"opens {opens:.3g} of {table.buckets} buckets" in hint
+    assert f"scans {100 * share:.3g} %" in hint
+    assert page.locator("#probe").is_disabled()  # the recall decides it
+    assert page.evaluate("document.activeElement.id") == "recall"
+    page.select_option("#recall", "")
+    watched.until("!location.hash.includes('recall')")
+    check_answer(watched, table, encoder, QUERY)
+    assert page.locator("#probe").is_enabled()
+    page.select_option("#recall", "0.95")
+    watched.until("location.hash.includes('recall=0.95')")
+    page.fill("#top", "20")  # more than were calibrated
+    page.press("#top", "Enter")
+    watched.until("!location.hash.includes('recall')")
+    watched.until("document.querySelectorAll('#hits > li').length > 0")
+    assert "up to 16 hits" in text(watched, "#recall-hint")
+    assert page.locator("#recall").is_disabled()
+
+
+def test_a_stored_item_asks_for_a_recall_where_the_encoder_takes_it(opened, sites) -> None:
+    site = sites["own"]
+    with HashTable.open(site.table) as table:
+        made = Encoder.load(site.encoder).encode_stored(table[5].embedding[None])
+        with pytest.warns(OldCalibrationWarning):
+            expected = table.search(made.activations, made.embeddings, 16, recall=0.97)
+    watched = opened("own", "#search?id=5&recall=.970")  # a link may name any
+    assert watched.page.input_value("#recall") == "0.97"
+    hits = watched.hits()
+    assert hits[:15] == [str(each) for each in expected.ids[0].tolist() if each != 5][:15]
+    assert "changed much since it was calibrated" in text(watched, "#recall-hint")
+    assert watched.page.locator("#probe-hint").is_hidden()
+    watched.page.locator("#hits li").first.click()
+    watched.until(f"location.hash.includes('id={hits[0]}')")
+    assert "recall=0.97" in watched.page.url  # as the other links keep how to search
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment", "reason"),
+    [
+        ("vectors", "#search", "never calibrated"),
+        ("reader", "#search", "no encoder"),
+        ("images", "#search?id=4", "needs the item itself"),
+    ],
+)
+def test_why_no_recall_can_be_asked_for(opened, name: str, fragment: str, reason: str) -> None:
+    watched = opened(name, fragment)
+    assert watched.page.locator("#recall").is_disabled()
+    assert reason in text(watched, "#recall-hint")
 
 
 def test_stored_item_is_searched_by_a_click(opened, table) -> None:
@@ -357,6 +434,8 @@ def test_what_cannot_be_shown_is_said(opened) -> None:
     for fragment, word in (
         ("search?id=3&top=1e9", "“top” in the link is “1e9”"),
         ("search?id=3&probe=x", "“probe” in the link is “x”"),
+        ("search?id=3&recall=2", "“recall” in the link is “2”"),
+        ("search?id=3&recall=0.9", "only the embedding is kept"),
         ("search?vector=1,x", "“x” is not a number"),
         ("buckets?bucket=1.5", "no bucket 1.5"),
         ("buckets?bucket=", "no bucket"),
@@ -529,7 +608,8 @@ def test_keyboard_alone_is_enough(opened, table) -> None:
 def test_page_fits_a_phone(opened, width: int, name: str) -> None:
     item = "4" if name == "images" else "some%20folder/%C3%A4%202%3F%23.txt"
     watched = opened(name, viewport={"width": width, "height": 800})
-    for view in ("#search", f"#search?id={item}", "#buckets?bucket=3", "#add", "#search?id=-9"):
+    asked = f"#search?id={item}&recall=0.9"
+    for view in ("#search", f"#search?id={item}", "#buckets?bucket=3", "#add", asked):
         watched.open(view)
         wide, window = watched.page.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
         assert window == width

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -37,6 +38,8 @@ from flowhash.table import (
     Hits,
     TableState,
     buckets_at,
+    opened_for_recall,
+    opened_in_state,
     search_state,
     state_of,
 )
@@ -89,11 +92,7 @@ class QueryEncoder:
 
     def __call__(self, items: NDArray[np.float32] | NDArray[np.uint8]) -> Encoded:
         """Embeddings and activations of vectors [n, dim] or images [n, height, width, 3]."""
-        if not hasattr(self._local, "told"):
-            # Each thread has its own number. One that was not told has a team of helpers turn
-            # idly for every small product, which took eighty times as long.
-            self._torch.set_num_threads(self._threads)
-            self._local.told = True
+        self._tell_thread()
         torch, encoder = self._torch, self.encoder
         step = IMAGES_AT_ONCE if self.images else len(items)
         parts = []
@@ -107,6 +106,23 @@ class QueryEncoder:
             )
         return self._encoded(embeddings, activations, encoder.active, encoder.fingerprint)
 
+    def activations_of(self, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Those of stored items [n, d], where the encoder takes their embeddings [n, dim]."""
+        if self.encoder.base is None:
+            return embeddings
+        self._tell_thread()
+        with self._torch.inference_mode():
+            ready = self._torch.from_numpy(np.array(embeddings))  # a copy: torch wants to write
+            made = self._networks.hash(ready.to(self._device))
+        return np.ascontiguousarray(made.float().cpu().numpy())
+
+    def _tell_thread(self) -> None:
+        if not hasattr(self._local, "told"):
+            # Each thread has its own number. One that was not told has a team of helpers turn
+            # idly for every small product, which took eighty times as long.
+            self._torch.set_num_threads(self._threads)
+            self._local.told = True
+
 
 @dataclass(eq=False)
 class SearchQuery:
@@ -114,11 +130,13 @@ class SearchQuery:
 
     Attributes:
         rows: vectors or images to encode, or, with ``order``, embeddings [n, …].
-        order: the buckets of each row in the order to open them [n, m]; None: the encoder's.
+        order: the buckets of each row in the order to open them [n, m], with ``recall`` its
+            activations [n, d]; None: the encoder's.
         top: hits of each row.
         probe: buckets to open; None: k.
         at_least: open more until so many items are found.
         payloads: whether to show what is stored with the hits.
+        recall: open as many buckets as this takes, in place of ``probe``.
         without: an id that is not to be among the hits.
         picture: the address of the query's own picture.
         compare: with what opening every bucket finds.
@@ -126,11 +144,12 @@ class SearchQuery:
     """
 
     rows: NDArray[Any]
-    order: NDArray[np.int32] | None
+    order: NDArray[Any] | None
     top: int
     probe: int | None
     at_least: int | None
     payloads: bool
+    recall: float | None = None
     without: int | str | None = None
     picture: str | None = None
     compare: bool = False
@@ -146,7 +165,9 @@ class SearchQuery:
             return id(self)
         width = None if self.order is None else self.order.shape[1]
         kind = (width, self.rows.shape[1:], self.encoder)
-        return (self.wanted, self.probe, self.at_least, self.payloads, *kind)
+        # How many buckets a recall takes depends on top, not on what is left out.
+        recall = None if self.recall is None else (self.recall, self.top)
+        return (self.wanted, self.probe, self.at_least, self.payloads, recall, *kind)
 
     @property
     def wanted(self) -> int:
@@ -155,7 +176,10 @@ class SearchQuery:
 
     def is_wide(self, table: BrowsedEngine) -> bool:
         """Whether it may open so many buckets that it takes long."""
-        return self.at_least is not None or (self.probe or 0) > WIDE * table.active
+        opened: float = self.probe or 0
+        if self.recall is not None:
+            opened = _expected_opened(table, self.recall, self.top)
+        return self.at_least is not None or opened > WIDE * table.active
 
     def is_long(self) -> bool:
         """Whether its answer may have so many payloads that writing it takes long."""
@@ -241,21 +265,21 @@ class SearchExecutor:
             start += len(query)
         return answers
 
-    def _prepared(
-        self, queries: Sequence[SearchQuery]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The buckets to open and the embeddings."""
+    def _prepared(self, queries: Sequence[SearchQuery]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """The buckets to open, or activations for a recall, and the embeddings."""
         rows = _joined([query.rows for query in queries])
         orders = [query.order for query in queries if query.order is not None]
         if orders:
             return _joined(orders), rows
         assert self._encoder is not None  # or the queries would not have been accepted
         made, first = self._encoder(rows), queries[0]
+        if first.recall is not None:
+            return made.activations, made.embeddings
         wanted = None if first.at_least is not None else first.probe or self._table.active
         return made.ordered_buckets(wanted), made.embeddings
 
     def _find(
-        self, query: SearchQuery, order: NDArray[np.int32], embeddings: NDArray[np.float32]
+        self, query: SearchQuery, asked: NDArray[Any], embeddings: NDArray[np.float32]
     ) -> BatchHits:
         """Search the table; hits, buckets and payloads are of one state of it."""
         table = self._table
@@ -265,11 +289,12 @@ class SearchExecutor:
         times = []
         for _ in range(REPEATS if query.compare else 1):
             start = time.perf_counter()
+            order, probe = self._opening(query, state, asked)
             if isinstance(table, HashTable) and state is not None:
-                hits, places = _search_state(table, state, query, order, embeddings, threads)
+                hits, places = _search_state(table, state, query, order, probe, embeddings, threads)
             else:
                 hits = table.search(
-                    order, embeddings, query.wanted, probe=query.probe, at_least=query.at_least,
+                    order, embeddings, query.wanted, probe=probe, at_least=query.at_least,
                     threads=threads, payloads=query.payloads, buckets=query.payloads,
                 )  # fmt: skip
             times.append((time.perf_counter() - start) * 1e3)
@@ -282,6 +307,17 @@ class SearchExecutor:
             hits, payload_at, [line[:count] for line, count in lines], hits.counts.tolist(),
             hits.scanned.tolist(), min(times),
         )  # fmt: skip
+
+    def _opening(
+        self, query: SearchQuery, state: TableState | None, asked: NDArray[Any]
+    ) -> tuple[NDArray[np.int32], int | NDArray[np.int32] | None]:
+        """The buckets of each row in order, and how many of them are opened."""
+        table, recall, further = self._table, query.recall, query.at_least
+        if recall is None:
+            return asked, query.probe
+        if isinstance(table, HashTable) and state is not None:
+            return opened_in_state(table, state, asked, recall, query.top, further is not None)
+        return opened_for_recall(table, asked, recall, query.top, None, None, further)
 
     def _find_everywhere(
         self, query: SearchQuery, embeddings: NDArray[np.float32]
@@ -309,7 +345,7 @@ class SearchExecutor:
         """The answer to a query whose rows begin at ``start``."""
         rows = range(start, start + len(query))
         answer = SearchAnswer(
-            len(self._table), round(found.milliseconds, 4), [], exhaustive=beside, damaged=[]
+            len(self._table), round(found.milliseconds, 4), [], query.recall, beside, damaged=[]
         )
         lines = [
             QueryAnswer([], found.opened[row], found.scanned[row], query.picture) for row in rows
@@ -357,7 +393,7 @@ class SearchExecutor:
             code, payload = None, None
             weight += LINE
             if buckets is not None:
-                code = buckets[hit]
+                code = [bucket for bucket in buckets[hit] if bucket >= 0]
                 try:
                     size, payload = found.payload_at(row, hit)
                     weight += size
@@ -408,25 +444,39 @@ def _search_state(
     state: TableState,
     query: SearchQuery,
     order: NDArray[np.int32],
+    probe: int | NDArray[np.int32] | None,
     embeddings: NDArray[np.float32],
     threads: int | None,
 ) -> tuple[Hits, NDArray[np.int64]]:
     """The hits, and their places in the state."""
     # The table's code for a few queries takes half the time of that for batches, unless many
     # queries of a batch open the same bucket.
-    probe = query.probe or table.active
-    step = max(1, SMALL_BATCH // probe)
-    apart = len(order) * probe <= table.buckets
+    probes = np.full(len(order), table.active if probe is None else probe)
+    most = int(probes.max())
+    step = max(1, SMALL_BATCH // most)
+    apart = len(order) * most <= table.buckets
     if query.is_wide(table) or not apart or len(state.parts) != 1:
         step = len(order)
     found = [
         search_state(
             table, state, order[start : start + step], embeddings[start : start + step],
-            query.wanted, probe=query.probe, at_least=query.at_least, threads=threads,
+            query.wanted, at_least=query.at_least, threads=threads,
+            probe=probe if query.recall is None else probes[start : start + step],
         )
         for start in range(0, len(order), step)
     ]  # fmt: skip
     return Hits.concatenate([part for part, _ in found]), _joined([places for _, places in found])
+
+
+def _expected_opened(table: BrowsedEngine, recall: float, top: int) -> float:
+    """How many buckets a recall opens on average; many, where only the table's server knows."""
+    if not isinstance(table, HashTable):
+        return math.inf
+    known = table.calibration
+    try:
+        return 0 if known is None else known.expected(recall, top)[1]
+    except InputError:  # which the search will say
+        return 0
 
 
 def _ranked(query: SearchQuery, found: BatchHits, row: int) -> Iterable[tuple[int, int | str, Any]]:

@@ -23,7 +23,7 @@ from flowhash.serve.request_body import number_rows
 from flowhash.serve.request_guard import Outbox, RequestGuard
 from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
-from flowhash.table import HashTable, Item, check_vectors, state_of
+from flowhash.table import HashTable, Item, check_vectors, open_buckets, state_of
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -154,6 +154,28 @@ class Service:
                 "no_vectors",
             )
         return number_rows(vectors, self.query_encoder.inputs, "vector")
+
+    def activations_of(self, embeddings: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The activations of stored items [n, d], of their embeddings [n, dim].
+
+        Raises:
+            RequestError: 422 where there is no encoder, or it takes something else.
+        """
+        maker = self.query_encoder
+        if maker is None:
+            raise RequestError(
+                422,
+                "this server has no encoder, so that it cannot tell how many buckets a recall of a "
+                "stored item takes; leave recall out, or send embedding and activations",
+                "no_encoder",
+            )
+        if not maker.encoder.takes_embeddings:
+            raise RequestError(
+                422,
+                f"this server's encoder takes {maker.encoder.preprocessing.kind}, and of a stored "
+                "item only the embedding is kept; leave recall out, or send the item itself",
+            )
+        return maker.activations_of(embeddings)
 
     def image_size(self) -> tuple[int, int]:
         """Height and width of images that the encoder takes.
@@ -316,6 +338,8 @@ class Service:
         executor = SearchExecutor(
             self.table, self.query_encoder, uncounted, self.options.threads, health=self.health
         )
+        ones = np.ones((2, self.table.buckets))  # somebody may calibrate the table later
+        open_buckets(ones.astype(np.float32), ones[0].astype(np.int64), 1.0, 0.0)
         for query in self._trial_queries():
             for answer in executor.batch([query]):
                 if isinstance(answer, DamagedFileError):

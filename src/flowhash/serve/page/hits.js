@@ -22,10 +22,10 @@ export function render(given, asked, answer, top) {
   byId("query-more").replaceChildren(...aboutItem(asked.item));
   const label = asked.item?.label ?? null;
   byId("figures").replaceChildren(...figures(answer, found, asked.item));
-  byId("opened").replaceChildren(...opened(found.opened));
+  byId("opened").replaceChildren(...opened(found.opened, answer.recall));
   const few = byId("few");
   few.hidden = found.hits.length >= top;
-  few.textContent = tooFew(found.hits.length);
+  few.textContent = tooFew(found.hits.length, answer.recall === null ? "Open more buckets" : "Ask for a higher recall, or for none and open more buckets,");
   const marked = label === null ? "" : ` ✓ has the same class as the query, ${label}.`;
   byId("legend").hidden = !found.hits.length;
   byId("legend").textContent = `Nearest first; the number is the ${DISTANCES[site.stats.metric] ?? "distance"}.${marked}`;
@@ -36,9 +36,9 @@ export function render(given, asked, answer, top) {
   say(`${counted(found.hits.length, "hit")}. Scanned ${count(found.scanned)} of ${counted(answer.items, "item")}.`);
 }
 
-function tooFew(hits) {
-  if (hits) return `The opened buckets hold only ${counted(hits, "hit")}. Open more buckets to see more.`;
-  return "The opened buckets are empty. Open more buckets to see the nearest items of others.";
+function tooFew(hits, advice) {
+  if (hits) return `The opened buckets hold only ${counted(hits, "hit")}. ${advice} to see more.`;
+  return `The opened buckets are empty. ${advice} to see the nearest items of others.`;
 }
 
 /** A stored item's buckets, the user's own payload, and the button that deletes it. */
@@ -62,8 +62,9 @@ function chips(buckets) {
   return rest ? [...made, ` and ${count(rest)} more`] : made;
 }
 
-function opened(buckets) {
-  return [buckets.length === 1 ? "Opened bucket " : `Opened ${counted(buckets.length, "bucket")}: `, ...chips(buckets)];
+function opened(buckets, recall) {
+  const what = recall === null ? "Opened" : `For a recall of ${percent(recall)}, opened`;
+  return [buckets.length === 1 ? `${what} bucket ` : `${what} ${counted(buckets.length, "bucket")}: `, ...chips(buckets)];
 }
 
 /** Scanned items, time beside exhaustive search's, and how far the two agree. */

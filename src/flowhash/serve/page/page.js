@@ -59,7 +59,7 @@ async function readStats() {
   const lines = [
     ["Items", count(stats.items), ""],
     ["Buckets d", count(stats.buckets), "how many buckets there are"],
-    ["Active k", count(stats.active), "how many buckets an item is in"],
+    ["Active k", count(stats.active), "how many buckets an item is in, at the most"],
     ["Dimensions", count(stats.dim), "numbers in an embedding, which hits are ranked by"],
     ["SUF", `${rounded(stats.suf)} measured, ${rounded(stats.expected_suf)} expected`, "speed-up factor: items in the table by items scanned; expected of codes that spread evenly"],
     ["Encoder", site.kind === null ? "none" : `${site.kind} ${size}`, site.fingerprint ?? ""],
@@ -80,6 +80,7 @@ function described(stats) {
     inputSize: takes?.size ?? null,
     inputDim: takes === null ? stats.dim : takes.inputs,
     classNames: takes?.class_names ?? [],
+    takesStored: takes?.stored ?? false,
     fingerprint: stats.encoder,
     idKind: stats.ids,
     limits: stats.limits,

@@ -1,7 +1,7 @@
 // The search view: by image, by vector, by stored item.
 
 import { itemPath, post, request, withId } from "./api.js";
-import { busy, byId, card, count, counted, numbers, problem, say, settled, titleOf } from "./dom.js";
+import { busy, byId, card, count, counted, element, numbers, percent, problem, rounded, say, settled, titleOf } from "./dom.js";
 import { render } from "./hits.js";
 
 const SAMPLE = 24;
@@ -19,6 +19,7 @@ export function setUp(given) {
   byId("vector-hint").textContent = `${size}, as JSON or separated by commas.`;
   byId("top").max = site.limits.max_top;
   byId("probe").max = site.stats.buckets;
+  for (const recall of new Set((site.stats.recall?.expected ?? []).map((cost) => cost.recall))) offerRecall(String(recall));
   byId("probe").value = site.stats.active; // links of other views are made before this one is shown
   byId("file").addEventListener("change", (event) => {
     if (event.target.files.length) byImage(event.target.files);
@@ -73,6 +74,7 @@ function manner() {
   for (const [name, value] of Object.entries(usual)) {
     if (byId(name).value !== value && byId(name).checkValidity()) values[name] = byId(name).value;
   }
+  if (byId("recall").value) values.recall = byId("recall").value;
   if (!byId("compare").checked) values.compare = "no";
   return values;
 }
@@ -84,13 +86,55 @@ function ask(query) {
 export const linkTo = (id) => site.link("search", { id: String(id), ...fitting(manner(), true) });
 
 /** A stored item is known to be in k buckets, and of no other is known how near it is. */
-function fitting({ probe, ...rest }, stored) {
+function fitting({ probe, recall, ...rest }, stored) {
+  if (recall !== undefined && whyNoRecall(stored, Number(rest.top ?? 16)) === "") return { recall, ...rest };
   return probe === undefined || (stored && Number(probe) > site.stats.active) ? rest : { probe, ...rest };
+}
+
+/** Why no recall can be asked for; nothing where it can. */
+function whyNoRecall(stored, top) {
+  const known = site.stats.recall;
+  if (site.kind === null) return "A recall cannot be asked for here: this server has no encoder.";
+  if (known === null) return "A recall cannot be asked for: this table was never calibrated. The command flowhash calibrate does it.";
+  if (stored && !site.takesStored) return "A recall cannot be asked for by a stored item: this encoder needs the item itself.";
+  const most = Math.max(...known.expected.map((cost) => cost.top));
+  return top > most ? `A recall can be asked for up to ${counted(most, "hit")}: so it was calibrated.` : "";
+}
+
+/** What the chosen recall opens and scans. */
+function aboutRecall(recall, top) {
+  const { expected, old } = site.stats.recall;
+  const costs = expected.filter((cost) => cost.top >= top && cost.recall === Number(recall));
+  const aged = old ? " The table has changed much since it was calibrated: the recall may not be reached." : "";
+  if (!costs.length) return `Opens as many buckets as it takes.${aged}`;
+  const { opened, scanned } = costs.reduce((best, cost) => (cost.top < best.top ? cost : best));
+  return `On average opens ${rounded(opened)} of ${counted(site.stats.buckets, "bucket")} and scans ${percent(scanned)} of the items.${aged}`;
+}
+
+function offerRecall(recall) {
+  byId("recall").append(element("option", { value: recall }, percent(Number(recall))));
+}
+
+/** Show the recall of a link, whether it can be asked for, and what it takes. */
+function showRecall(values) {
+  const field = byId("recall");
+  const recall = share(values.get("recall"));
+  if (recall !== null && ![...field.options].some((option) => option.value === recall)) offerRecall(recall);
+  field.value = recall ?? "";
+  const top = Number(whole(values.get("top")) ?? 16);
+  const why = whyNoRecall(values.has("id"), top);
+  field.disabled = why !== "" && recall === null;
+  if (recall !== null) {
+    byId("probe").disabled = true; // the recall decides how many
+    byId("probe-hint").hidden = true;
+  }
+  byId("recall-hint").textContent = why || (recall === null ? "" : aboutRecall(recall, top));
+  byId("recall-hint").hidden = byId("recall-hint").textContent === "";
 }
 
 function again() {
   if (!byId("controls").reportValidity()) return;
-  const { top, probe, compare, ...query } = Object.fromEntries(site.values());
+  const { top, probe, recall, compare, ...query } = Object.fromEntries(site.values());
   ask(query);
 }
 
@@ -100,6 +144,7 @@ export function show(values, first) {
   byId("probe").value = whole(values.get("probe")) ?? site.stats.active;
   byId("compare").checked = values.get("compare") !== "no";
   limitProbe(values);
+  showRecall(values);
   byId("id").value = values.get("id") ?? "";
   const vector = values.get("vector") ?? values.get("embedding");
   if (vector !== null) byId("vector").value = vector;
@@ -170,6 +215,9 @@ const listed = (values, name) => numbers(values.get(name), `“${name}” in the
 
 const whole = (text) => (/^[0-9]{1,9}$/.test(text) ? text : null);
 
+/** A recall as it is written first of all, such as 0.9 for 0.90; null for what is none. */
+const share = (text) => (/^(0?\.[0-9]{1,6}|1)$/.test(text) && Number(text) ? String(Number(text)) : null);
+
 function wholeNumber(values, name) {
   const text = values.get(name);
   if (whole(text) === null) throw new Error(`“${name}” in the link is “${text.slice(0, 40)}”; expected a whole number.`);
@@ -180,6 +228,10 @@ async function answered(values, signal) {
   const compare = values.get("compare") !== "no";
   const number = (name) => (values.has(name) ? { [name]: wholeNumber(values, name) } : {});
   const fields = { ...number("top"), ...number("probe"), compare };
+  if (values.has("recall")) {
+    if (share(values.get("recall")) === null) throw new Error(`“recall” in the link is “${values.get("recall").slice(0, 40)}”; expected a share such as 0.95.`);
+    fields.recall = Number(values.get("recall"));
+  }
   if (values.has("image")) {
     const form = new FormData();
     for (const [name, value] of Object.entries(fields)) form.set(name, value);

@@ -44,6 +44,7 @@ from flowhash.serve.schemas.requests import (
 from flowhash.serve.schemas.responses import Added, Deleted, Sample, StoredItem, json_response
 from flowhash.serve.search_executor import refuse_other_codes
 from flowhash.serve.service import Service, service_of
+from flowhash.table import padded_codes
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 FORM_TEXTS = tuple(name for name in ItemForm.model_fields if name != IMAGE)
@@ -181,7 +182,8 @@ def _add(service: Service, batch: ItemBatch) -> Added:
         codes, embeddings, maker = made.codes, made.embeddings, made.fingerprint
         refuse_other_codes(table.encoder, maker)
     ids = table.add(codes, embeddings, batch.ids, batch.payloads, encoder=maker)
-    return Added(ids.tolist(), np.sort(codes, axis=1).tolist(), len(table))
+    made_codes = [sorted(bucket for bucket in code if bucket >= 0) for code in codes.tolist()]
+    return Added(ids.tolist(), made_codes, len(table))
 
 
 def _vectors(service: Service, value: Any) -> ItemBatch:
@@ -217,11 +219,13 @@ def _vectors(service: Service, value: Any) -> ItemBatch:
 def _codes(service: Service, codes: list[list[int]]) -> NDArray[np.int32]:
     active = service.table.active
     for place, code in enumerate(codes):
-        if len(code) != active:
+        if not 1 <= len(code) <= active:
             raise RequestError(
-                422, f"items.{place}.code has {len(code)} buckets; expected {active}, the table's k"
+                422,
+                f"items.{place}.code has {len(code)} buckets; expected "
+                f"{f'1 to {active}' if active > 1 else '1'}, the table's k",
             )
-    return np.array(codes, np.int32)
+    return padded_codes(codes, active)
 
 
 def _payload(item: NewItem, place: int) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from flowhash.serve.service import Service, service_of
 LARGEST_ANSWER = 100_000  # hits in one answer
 FORM_TEXTS = tuple(SearchOptions.model_fields)
 WORDS = {"true": True, "false": False}  # no others: they are what the schema says
+SHARE = re.compile(r"[0-9]{1,18}|[0-9]{0,18}\.[0-9]{1,18}")  # a recall in a form
 KINDS = {list: "a list", str: "a text", type(None): "null"}
 
 
@@ -82,6 +84,14 @@ def _json_query(service: Service, asked: SearchOptions) -> SearchQuery:
     if isinstance(asked, EmbeddingSearch):
         rows = number_rows([asked.embedding], service.table.dim, "embedding")
         buckets, most = asked.buckets, service.table.buckets
+        if asked.recall is not None:
+            return _query(service, asked, rows, _activations(asked, most))
+        if not buckets or asked.activations:
+            raise RequestError(
+                422,
+                "an embedding came without buckets, or with activations; expected buckets, best "
+                "first. Activations go with recall, in place of them",
+            )
         if max(buckets) >= most or len(set(buckets)) < len(buckets):
             raise RequestError(
                 422,
@@ -130,7 +140,7 @@ def _read_search(service: Service, value: Any) -> SearchOptions:
 
 
 def _query(
-    service: Service, asked: SearchOptions, rows: NDArray[Any], order: NDArray[np.int32] | None
+    service: Service, asked: SearchOptions, rows: NDArray[Any], order: NDArray[Any] | None
 ) -> SearchQuery:
     most, table = service.options.max_top, service.table
     if asked.top > most or asked.top * len(rows) > LARGEST_ANSWER:
@@ -142,7 +152,14 @@ def _query(
         )
     reach = table.buckets if order is None else order.shape[1]
     probe = asked.probe or table.active
-    if probe > reach:
+    if asked.recall is not None:
+        if asked.probe is not None:
+            raise RequestError(
+                422,
+                "recall and probe came together; recall says itself how many buckets are opened. "
+                "Leave one of them out",
+            )
+    elif probe > reach:
         raise RequestError(
             422,
             f"{probe} buckets are to be opened, but {reach} are known; give a smaller probe"
@@ -151,25 +168,42 @@ def _query(
     if asked.compare and len(rows) > 1:
         raise RequestError(422, "compare is for one query; send one, or leave it out")
     query = SearchQuery(
-        rows, order, asked.top, asked.probe, asked.at_least, asked.payloads, compare=asked.compare
-    )
+        rows, order, asked.top, asked.probe, asked.at_least, asked.payloads, recall=asked.recall,
+        compare=asked.compare,
+    )  # fmt: skip
     if order is None and service.query_encoder is not None:
         query.encoder = service.query_encoder.encoder.fingerprint
     return query
 
 
+def _activations(asked: EmbeddingSearch, buckets: int) -> NDArray[np.float32]:
+    if asked.buckets or not asked.activations:
+        raise RequestError(
+            422,
+            "recall came with an embedding and buckets; how many are opened depends on how sure "
+            f"the network is. Send activations, its {buckets} outputs, in place of the buckets, "
+            "or a vector, or give probe",
+        )
+    return number_rows([asked.activations], buckets, "activations")
+
+
 def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
-    """A stored item as a query: its embedding, in its own buckets."""
+    """A stored item as a query: its embedding, in its own buckets or in those of a recall."""
     encoder = service.table.encoder  # before the item, whose code may be made anew meanwhile
     item = service.item(asked.id)
-    active = service.table.active
+    active = len(item.code)
     if asked.probe is not None and asked.probe > active:
         raise RequestError(
             422,
             f"probe is {asked.probe}; a search by id opens the item's own {active} buckets, and of "
             "no other is known how near it is. Leave probe out, or send a vector",
         )
-    query = _query(service, asked, item.embedding[None], item.code[None])
+    order: NDArray[Any] = item.code[None]
+    if asked.recall is not None and asked.probe is None:
+        order = service.activations_of(item.embedding[None])
+    elif active < service.table.active:
+        asked = asked.model_copy(update={"probe": asked.probe or active})
+    query = _query(service, asked, item.embedding[None], order)
     query.without, query.encoder = item.id, encoder
     query.picture = picture_address(item.id, item.payload)
     return query
@@ -195,6 +229,8 @@ def _form_options(fields: dict[str, list[str]]) -> SearchOptions:
             continue
         if name in ("payloads", "compare"):
             values[name] = WORDS.get(text, text)
+        elif name == "recall":
+            values[name] = float(text) if SHARE.fullmatch(text) else text
         else:
             number = text.isascii() and text.isdigit() and len(text) < 19
             values[name] = int(text) if number else text

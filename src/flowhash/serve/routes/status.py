@@ -11,8 +11,15 @@ from flowhash import __version__
 from flowhash.serve.errors import RequestError
 from flowhash.serve.metrics import CONTENT_TYPE
 from flowhash.serve.schemas.openapi import Operation
-from flowhash.serve.schemas.responses import EncoderFigures, Figures, Health, json_response
+from flowhash.serve.schemas.responses import (
+    EncoderFigures,
+    Figures,
+    Health,
+    RecallFigures,
+    json_response,
+)
 from flowhash.serve.service import Service, service_of
+from flowhash.table import changes_since, noted_calibration
 
 METRICS_EXAMPLE = "# TYPE flowhash_items gauge\nflowhash_items 10000.0\n"
 
@@ -35,7 +42,10 @@ def _figures(service: Service) -> Figures:
             size=None if size is None else list(size),
             inputs=service.query_encoder.inputs,
             class_names=list(encoder.class_names),
+            stored=encoder.takes_embeddings,
         )
+    notes = table.notes()
+    known = noted_calibration(notes)
     return Figures(
         **asdict(service.stats()),
         metric=table.metric,
@@ -43,6 +53,7 @@ def _figures(service: Service) -> Figures:
         ids=table.id_kind,
         encoder=table.encoder,
         takes=takes,
+        recall=None if known is None else RecallFigures.of(known, changes_since(notes)),
         writable=writable,
         needs_key=writable and options.api_key is not None,
         version=__version__,

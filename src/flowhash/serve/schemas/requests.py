@@ -75,6 +75,16 @@ class SearchOptions(BaseModel):
         int | None,
         Field(ge=1, lt=1 << 31, description="Open more buckets until so many items are found."),
     ] = None
+    recall: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1,
+            description="Open as many buckets as it takes to find this share of the nearest items, "
+            "on average over queries like those of `flowhash calibrate`, which comes first; in "
+            "place of probe.",
+        ),
+    ] = None
     payloads: Annotated[
         bool, Field(description="Whether hits come with label, name, picture, payload, buckets.")
     ] = True
@@ -96,16 +106,25 @@ class VectorsSearch(SearchOptions):
 
 
 class IdSearch(SearchOptions):
-    """Search for what is near a stored item, in the item's own buckets."""
+    """Search for what is near a stored item, in the item's own buckets, or by recall."""
 
     id: Id
 
 
 class EmbeddingSearch(SearchOptions):
-    """Search with an embedding and its buckets, best first; needs no encoder."""
+    """Search with an embedding and its buckets, best first, or activations; needs no encoder."""
 
     embedding: Vector
-    buckets: Annotated[list[Bucket], Field(min_length=1), FailFast()]
+    buckets: Annotated[
+        list[Bucket],
+        Field(description="In the order to open them; without them, a recall needs activations."),
+        FailFast(),
+    ] = []
+    activations: Annotated[
+        list[Number32],
+        Field(max_length=65_536, description="The hash network's outputs, one for each bucket."),
+        FailFast(),
+    ] = []
 
 
 class ImageSearch(SearchOptions):
@@ -194,6 +213,10 @@ SEARCH_EXAMPLES: dict[str, Any] = {
         "value": {"vectors": [[0.1, -0.2, 0.3], [0.0, 0.5, 0.1]], "top": 10, "payloads": False},
     },
     "id": {"summary": "a stored item", "value": {"id": 17, "top": 10, "compare": True}},
+    "recall": {
+        "summary": "a recall, of a table that was calibrated",
+        "value": {"vector": [0.1, -0.2, 0.3], "top": 10, "recall": 0.95},
+    },
     "embedding": {
         "summary": "an embedding and its buckets, without an encoder",
         "value": {"embedding": [0.6, 0.8], "buckets": [3, 17], "probe": 2, "at_least": 50},

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from flowhash.data import LABEL, NAME, PICTURE, PICTURE_MEDIA
 from flowhash.serve.options import RequestLimits
-from flowhash.table import Item, Stats
+from flowhash.table import Item, RecallCalibration, RecallCost, Stats
 
 OWN = (LABEL, NAME, PICTURE)  # what FlowHash writes into a payload; the rest is the user's
 PREFIXES = tuple(f"data:{media};base64," for media in PICTURE_MEDIA)
@@ -189,6 +189,10 @@ class SearchAnswer(ApiAnswer):
     items: int
     milliseconds: float
     answers: list[QueryAnswer]
+    recall: Annotated[
+        float | None,
+        Field(description="What was asked for, and is reached on average; null without one."),
+    ]
     exhaustive: ExhaustiveAnswer | None
     damaged: Annotated[
         list[int | str],
@@ -200,6 +204,7 @@ SearchAnswer.example = SearchAnswer(
     items=10000,
     milliseconds=0.42,
     answers=[QueryAnswer([Hit.example], opened=[3, 17], scanned=97, query_picture=None)],
+    recall=0.95,
     exhaustive=ExhaustiveAnswer(2.1, 10000, [Ranked([17], [0.12])]),
     damaged=[],
 )
@@ -289,6 +294,42 @@ class EncoderFigures(ApiAnswer):
     size: list[int] | None
     inputs: int | None
     class_names: list[str]
+    stored: Annotated[
+        bool, Field(description="Whether it takes stored items too: a recall of one by its id.")
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class RecallFigures(ApiAnswer):
+    """What the table knows of its recall."""
+
+    queries: Annotated[int, Field(description="That set the thresholds.")]
+    stored: Annotated[bool, Field(description="Whether they were items of the table.")]
+    items: Annotated[int, Field(description="In the table when it was calibrated.")]
+    changed: Annotated[int, Field(description="Items added or deleted since.")]
+    old: Annotated[bool, Field(description="Whether these are too many: calibrate again.")]
+    highest: Annotated[float, Field(description="The highest recall below 1 that is promised.")]
+    expected: Annotated[
+        list[RecallCost],
+        Field(
+            description="What some recalls take on average, for each number of neighbours: the "
+            "share of the table that is scanned, and how many buckets are opened."
+        ),
+    ]
+
+    @classmethod
+    def of(cls, known: RecallCalibration, changed: int) -> RecallFigures:
+        """The figures of a calibration, after so many changes."""
+        return cls(
+            known.queries, known.stored, known.items, changed, known.is_old(changed),
+            known.highest, known.costs(),
+        )  # fmt: skip
+
+
+RecallFigures.example = RecallFigures(
+    queries=800, stored=False, items=10000, changed=120, old=False, highest=0.9988,
+    expected=[RecallCost(0.95, 10, 0.021, 4.7)],
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,6 +344,9 @@ class Figures(ApiAnswer, Stats):
     ids: str
     encoder: str | None
     takes: EncoderFigures | None
+    recall: Annotated[
+        RecallFigures | None, Field(description="Null where recall was never calibrated.")
+    ]
     writable: bool
     needs_key: bool
     version: str
@@ -310,11 +354,12 @@ class Figures(ApiAnswer, Stats):
 
 
 Figures.example = Figures(
-    items=10000, deleted=0, segments=1, buckets=256, active=1, dim=64, load_p50=97.0,
-    load_p99=120.0, load_max=131, empty=156, suf=99.9, expected_suf=256.0, expected_variance=38.9,
-    bytes=2800000, bytes_per_item=280.0, bytes_per_embedding=256, metric="euclidean",
-    dtype="float32", ids="int64", encoder="1f0c…",
-    takes=EncoderFigures("vectors", None, 3, ["apple", "bear"]), writable=True, needs_key=False,
+    items=10000, deleted=0, segments=1, buckets=256, active=1, mean_active=1.0, dim=64,
+    load_p50=97.0, load_p99=120.0, load_max=131, empty=156, suf=99.9, expected_suf=256.0,
+    expected_variance=38.9, bytes=2800000, bytes_per_item=280.0, bytes_per_embedding=256,
+    metric="euclidean", dtype="float32", ids="int64", encoder="1f0c…",
+    takes=EncoderFigures("vectors", None, 3, ["apple", "bear"], True),
+    recall=RecallFigures.example, writable=True, needs_key=False,
     version="0.1.0", limits=RequestLimits(),
 )  # fmt: skip
 
