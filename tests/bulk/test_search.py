@@ -22,6 +22,7 @@ from flowhash.bulk import (
     search,
     work_folder as work_module,
 )
+from flowhash.bulk.parquet_files import matrix
 from flowhash.errors import DamagedFileError, InputError, StorageError
 from flowhash.table import HashTable
 from flowhash.table.segments.segment import LiveSegment
@@ -34,7 +35,7 @@ from tests.bulk.builders import (
     random_order,
     wrong_answers,
 )
-from tests.table.oracles import Model, brute_force, differences
+from tests.table.oracles import Model, brute_force, differences, shortened
 
 
 def queries_of(count: int, width: int, seed: int = 5) -> tuple[Any, Any]:
@@ -71,16 +72,18 @@ def test_answers_are_those_of_brute_force(
 @given(
     count=st.integers(1, 60), active=st.integers(1, 3), ids=st.sampled_from(["int64", "string"]),
     metric=st.sampled_from(["euclidean", "cosine", "inner"]), top=st.integers(1, 12),
-    rows=st.integers(5, 50), same=st.booleans(), seed=st.integers(0, 100),
+    rows=st.integers(5, 50), same=st.booleans(), short=st.booleans(), seed=st.integers(0, 100),
 )  # fmt: skip
 def test_neighbours_are_those_of_brute_force(
     tmp_path_factory: pytest.TempPathFactory, count: int, active: int, ids: str, metric: str,
-    top: int, rows: int, same: bool, seed: int,
+    top: int, rows: int, same: bool, short: bool, seed: int,
 ) -> None:  # fmt: skip
     tmp_path = tmp_path_factory.mktemp("join")
     items = Items(count, active, ids, seed)
     if same:  # many items at distance zero: one is not always the first of its own hits
         items.embeddings[:] = items.embeddings[np.arange(count) % 2]
+    if short:
+        items.codes = shortened(np.random.default_rng(seed), items.codes)
     make_table(tmp_path / "table", items, [count // 3, count // 2], metric=metric)
     with HashTable.open(tmp_path / "table", "r+") as table:
         table.delete(items.ids[::7][1:])
@@ -512,3 +515,69 @@ def test_a_table_that_changes_meanwhile(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="was changed while it was searched"):
         search(table, queries, out, Changing())
+
+
+def calibrated_table(folder: Path, count: int = 600) -> tuple[Any, Any]:
+    """A table in the folder whose recall is calibrated; activations and embeddings of queries."""
+    random = np.random.default_rng(0)
+    middles = random.normal(size=(BUCKETS, DIM))
+
+    def drawn(number: int) -> tuple[Any, Any]:
+        near = middles[random.integers(0, BUCKETS, number)]
+        vectors = (near + 0.6 * random.normal(size=(number, DIM))).astype(np.float32)
+        outputs = 2 * (vectors @ middles.T - np.square(middles).sum(axis=1) / 2)
+        return outputs.astype(np.float32), vectors
+
+    with HashTable.create(folder / "table", buckets=BUCKETS, dim=DIM) as table:
+        activations, vectors = drawn(count)
+        table.add(activations.argmax(axis=1)[:, None], vectors)
+        table.calibrate(*drawn(300), tops=(5,))
+    return drawn(100)
+
+
+def test_a_recall_opens_what_the_table_opens_for_it(tmp_path: Path) -> None:
+    activations, queries = calibrated_table(tmp_path)
+    np.savez(tmp_path / "queries.npz", activations=activations, embeddings=queries)
+    files = tmp_path / "encoded"
+    files.mkdir()
+    pq.write_table(
+        pa.table({"activations": matrix(activations), "embedding": matrix(queries)}),
+        files / "part-000000.parquet",
+    )
+    with HashTable.open(tmp_path / "table") as table:
+        expected = table.search(activations, queries, 5, recall=0.95)
+    assert len(set(expected.opened.tolist())) > 1
+    for place in (tmp_path / "queries.npz", files):
+        out = tmp_path / f"of {place.name}"
+        search(tmp_path / "table", place, out, LocalRunner(), top=5, recall=0.95, rows=30)
+        hits = read_answers(out).hits
+        for name in ("ids", "distances", "counts", "scanned", "opened"):
+            np.testing.assert_array_equal(getattr(hits, name), getattr(expected, name))
+        assert hits.recall == 0.95
+    with pytest.raises(InputError, match=r"recall: 0\.95 there, 0\.9 now"):
+        search(tmp_path / "table", place, out, LocalRunner(), top=5, recall=0.9, rows=30)
+
+
+def test_a_recall_that_cannot_be_is_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    activations, queries = calibrated_table(tmp_path)
+    good, out = tmp_path / "queries.npz", tmp_path / "out"
+    np.savez(good, activations=activations, embeddings=queries)
+    order = tmp_path / "order.npz"
+    np.savez(order, buckets=np.zeros((100, 1), np.int32), embeddings=queries)
+    narrow = tmp_path / "narrow.npz"
+    np.savez(narrow, activations=activations[:, :4], embeddings=queries)
+    make_table(tmp_path / "never", Items(50), [])
+    asked = Items(9, 1).write(tmp_path / "encoded", [])
+    for table, place, words, options in (
+        ("never", good, "never calibrated", {"recall": 0.9}),
+        ("table", good, "together with probe", {"recall": 0.9, "probe": 2}),
+        ("table", good, "above 0, up to 1", {"recall": 1.5}),
+        ("table", good, "up to 5 neighbours", {"recall": 0.9, "top": 6}),
+        ("table", order, "arrays activations and", {"recall": 0.9}),
+        ("table", asked, "no activations", {"recall": 0.9}),
+        ("table", narrow, "4 activations each", {"recall": 0.9}),
+        ("table", good, "arrays buckets and", {}),
+    ):
+        with pytest.raises(InputError, match=words):
+            search(tmp_path / table, place, out, LocalRunner(), **{"top": 5, **options})
+        assert not out.exists()

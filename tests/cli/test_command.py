@@ -166,7 +166,7 @@ def test_digits_are_drawn_from_white_to_black() -> None:
 def test_every_command_has_help_with_an_example() -> None:
     commands = [
         ["demo"], ["fit"], ["index"], ["search"], ["serve"], ["evaluate"], ["reproduce"],
-        ["table", "stats"], ["table", "check"], ["table", "compact"],
+        ["table", "stats"], ["table", "health"], ["table", "check"], ["table", "compact"],
         ["data", "info"], ["data", "check"], ["data", "download"],
         ["bench", "solver"], ["bench", "search"], ["adapt"], ["calibrate"],
         ["copy"], ["bulk", "encode"], ["bulk", "index"], ["bulk", "search"], ["bulk", "neighbours"],

@@ -229,8 +229,10 @@ def test_messages_speak_of_options(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "--ignore-other" in done.stderr
     np.save(tmp_path / "items.npy", np.zeros((4, 2), np.float32))
-    done = run(COMMAND, "fit", str(tmp_path / "items.npy"), "--out", str(tmp_path / "run"))
-    assert "give --labels" in done.stderr
+    words = ("--rank", "whitened", "--out", str(tmp_path / "run"))
+    done = run(COMMAND, "fit", str(tmp_path / "items.npy"), *words)
+    assert "has no labels, which --rank takes" in done.stderr
+    assert "--labels" in done.stderr
     words = ("--preset", "cpu-digits", "--out", str(tmp_path / "run"), "--ignore-other")
     done = run(COMMAND, "fit", str(folder), *words)
     assert "without one the settings suit the data" in done.stderr
@@ -261,3 +263,31 @@ def test_two_processes_try_together_and_take_what_the_first_one_chose(tmp_path: 
     assert done.stdout.count("no hidden layer: Pr@1") >= 1
     chosen = json.loads((out / "choice.json").read_text())
     assert Encoder.load(out / "encoder").buckets == chosen["buckets"]
+
+
+def test_vectors_without_labels_are_fitted_indexed_and_asked_for_a_recall(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 8))[rng.integers(0, 40, 2_000)] + 0.5 * rng.normal(size=(2_000, 8))
+    items, asked = rows[:1_900].astype(np.float32), rows[1_900:].astype(np.float32)
+    for name, values in (("items", items), ("asked", asked)):
+        np.save(tmp_path / f"{name}.npy", values)
+    files = {name: str(tmp_path / name) for name in ("items.npy", "asked.npy", "run", "table")}
+    done = run(COMMAND, "fit", files["items.npy"], "--out", files["run"])
+    assert done.returncode == 0, done.stderr
+    assert "a trained router: scans" in done.stdout
+    again = run(COMMAND, "fit", files["items.npy"], "--out", files["run"])
+    assert "was finished before" in again.stdout
+    other = run(COMMAND, "fit", files["asked.npy"], "--out", files["run"])
+    assert other.returncode == 2
+    assert "other data or settings" in other.stderr
+    done = run(COMMAND, "index", files["run"], files["items.npy"], "--out", files["table"])
+    assert done.returncode == 0, done.stderr
+    done = run(COMMAND, "calibrate", files["table"])
+    assert done.returncode == 0, done.stderr
+    words = ("--recall", "0.95", "--top", "5", "--json")
+    done = run(COMMAND, "search", files["table"], files["asked.npy"], *words)
+    assert done.returncode == 0, done.stderr
+    found = [[hit["id"] for hit in answer["hits"]] for answer in json.loads(done.stdout)["answers"]]
+    nearest = np.square(asked[:, None] - items[None]).sum(axis=2).argsort(axis=1)[:, :5]
+    right = [len(set(ids) & set(best)) / 5 for ids, best in zip(found, nearest, strict=True)]
+    assert np.mean(right) > 0.88

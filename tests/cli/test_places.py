@@ -137,5 +137,5 @@ def test_every_command_looks() -> None:
     assert len(commands) > 15
     assert all(type(command) is GuardedCommand for command in commands)
     assert {name.split()[0] for name in TAKE_ADDRESSES} == {
-        "adapt", "index", "search", "serve", "copy", "table"
+        "adapt", "calibrate", "index", "search", "serve", "copy", "table"
     }  # fmt: skip

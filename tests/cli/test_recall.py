@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flowhash import HashTable
+from flowhash.bulk import read_answers
 from flowhash.encoder import Encoder
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
@@ -129,3 +132,63 @@ def test_an_encoder_that_takes_items_wants_queries(tmp_path: Path) -> None:
     assert "give QUERIES" in refused.stderr
     few = run(COMMAND, "calibrate", "x.table", "items.npy", "--top", "5", cwd=tmp_path)
     assert few.returncode == 0, few.stderr
+
+
+def test_health_says_what_to_do(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+
+    def health(*words: str) -> Any:
+        done = run(COMMAND, "table", "health", "y.table", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout) if "--json" in words else done.stdout
+
+    done = run(COMMAND, "index", "encoder", "items.npy", "--out", "y.table", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "To do: flowhash calibrate y.table" in health()
+    assert run(COMMAND, "calibrate", "y.table", "-q", cwd=tmp_path).returncode == 0
+    facts = health("--json")
+    assert (facts["calibrated"], facts["changed"], facts["measured"]) == (ITEMS, 0, 300)
+    assert facts["why_not_measured"] is None
+    reached = {one["before"]["recall"]: one["reached"] for one in facts["drift"]}
+    assert reached.keys() == {0.8, 0.9, 0.95, 0.99}
+    assert all(found > recall - 0.05 for recall, found in reached.items())
+    words = health()
+    assert "recall 0.95 of the 10 nearest" in words
+    assert ("nothing is to be done" in words) == (facts["findings"] == [])
+    with HashTable.open(tmp_path / "y.table", "r+") as table:
+        table.delete(np.arange(500))
+    shutil.move(tmp_path / "encoder", tmp_path / "elsewhere")
+    facts = health("--json")
+    assert (facts["changed"], facts["old"], facts["measured"]) == (500, True, 0)
+    assert facts["why_not_measured"]
+    assert "calibrate" in [one["action"] for one in facts["findings"]]
+    assert all(one["reached"] is None for one in facts["drift"])
+    assert health("--json", "--encoder", "elsewhere")["measured"] == 300
+
+
+def test_bulk_search_asks_for_a_recall(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    encoder = Encoder.load(tmp_path / "encoder")
+    known, made = (
+        encoder.encode(np.load(tmp_path / f"{name}.npy")) for name in ("known", "others")
+    )
+    with HashTable.open(tmp_path / "x.table", "r+") as table:
+        table.calibrate(known.activations, known.embeddings)
+        expected = table.search(made.activations, made.embeddings, TOP, recall=0.9)
+
+    def bulk(*words: str) -> None:
+        done = run(COMMAND, "bulk", *words, "-q", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+    asked = ("--top", str(TOP), "--recall", "0.9")
+    bulk("search", "x.table", "others.npy", "--encoder", "encoder", "--out", "one", *asked)
+    bulk("encode", "encoder", "others.npy", "--out", "queries", "--activations")
+    bulk("search", "x.table", "queries", "--out", "two", *asked)
+    for name in ("one", "two"):
+        hits = read_answers(tmp_path / name).hits
+        assert hits.ids.tolist() == expected.ids.tolist()
+        assert hits.opened.tolist() == expected.opened.tolist()
+    bulk("encode", "encoder", "others.npy", "--out", "bare")
+    done = run(COMMAND, "bulk", "search", "x.table", "bare", "--out", "x", *asked, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "encode the queries with --activations" in done.stderr

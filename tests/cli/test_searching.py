@@ -97,6 +97,19 @@ def test_vectors_are_stored_and_found(vectors: Path, tmp_path: Path) -> None:
     assert "of 300 items" in shown.stdout
 
 
+def test_items_in_fewer_than_k_buckets(tmp_path: Path) -> None:
+    with HashTable.create(tmp_path / "x.table", buckets=4, dim=1, active=2) as table:
+        table.add([[1, -1], [3, 1], [3, -1]], [[1.0], [2.0], [3.0]])
+    done = run(COMMAND, "search", str(tmp_path / "x.table"), "id:0", "--json")
+    (answer,) = json.loads(done.stdout)["answers"]
+    assert (answer["opened"], answer["scanned"]) == ([1], 2)
+    assert [(hit["id"], hit["buckets"]) for hit in answer["hits"]] == [(1, [1, 3])]
+    stats = run(COMMAND, "table", "stats", str(tmp_path / "x.table"))
+    assert "buckets of an item, on average" in stats.stdout
+    assert "1.33" in stats.stdout
+    assert run(COMMAND, "table", "check", str(tmp_path / "x.table")).returncode == 0
+
+
 def test_a_stored_item_finds_others_not_itself(vectors: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.table"
     assert run(*words(vectors, "items.npz", out, "--quiet")).returncode == 0

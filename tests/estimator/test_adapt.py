@@ -133,7 +133,7 @@ def test_what_fails_leaves_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="NaN"):
         hasher.adapt(np.full((3, 6), np.nan))
 
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise MemoryError
 
     monkeypatch.setattr("flowhash.estimator.hasher_files.new_table", broken)

@@ -141,7 +141,7 @@ def test_labels_of_other_types(names: list[Any]) -> None:
 def test_refuses_what_cannot_be_learned() -> None:
     rows, labels = clouds()
     with pytest.raises(ValueError, match="requires y to be passed, but the target y is None"):
-        quick().fit(rows)
+        quick().fit(rows, labels).score(rows, None)
     with pytest.raises(InputError, match="one class only, 3"):
         quick().fit(rows, np.full(len(rows), 3))
     with pytest.raises(InputError, match="active is 9 and buckets is 8"):

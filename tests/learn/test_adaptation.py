@@ -365,7 +365,7 @@ def test_distances_to_many_centres_take_little_memory(monkeypatch: pytest.Monkey
     rows, points = (rng.normal(size=(n, DIM)).astype(np.float32) for n in (1_000, 2_000))
     monkeypatch.setattr(adaptation, "NEAREST_BYTES", 1 << 18)
     tracemalloc.start()
-    found = adaptation._nearest(rows, points)
+    found = adaptation.nearest_points(rows, points)
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 3 << 18  # all at once are 8 MB

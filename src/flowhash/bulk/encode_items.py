@@ -62,6 +62,7 @@ class Choices:
         pictures: keep a small picture of each image.
         batch: items in memory at once.
         device: "auto", "cpu" or "cuda".
+        activations: keep all outputs of the hash network, for queries that ask for a recall.
     """
 
     ids: str | None = None
@@ -69,6 +70,7 @@ class Choices:
     pictures: bool = True
     batch: int = BATCH
     device: str = "auto"
+    activations: bool = False
 
 
 USUAL = Choices()
@@ -104,7 +106,7 @@ class Encoding:
             require("torch", "learn").set_num_threads(threads)
         encoder, items = opened
         first, last = part * self.rows, min(self.count, (part + 1) * self.rows)
-        codes, vectors, buckets = [], [], []
+        codes, vectors, buckets, activations = [], [], [], []
         payloads: list[str] = []
         for start in range(first, last, self.choices.batch):
             stop = min(last, start + self.choices.batch)
@@ -113,6 +115,8 @@ class Encoding:
             codes.append(made.codes)
             vectors.append(made.embeddings)
             buckets.append(made.ordered_buckets(self.choices.probe))
+            if self.choices.activations:
+                activations.append(made.activations)
             told = items.payloads(start, taken, self.choices.pictures)
             payloads += [json.dumps(payload, separators=(",", ":")) for payload in told]
         columns = {
@@ -126,6 +130,8 @@ class Encoding:
             "buckets": matrix(np.concatenate(buckets)),
             "payload": plain(payloads),
         }
+        if activations:
+            columns["activations"] = matrix(np.concatenate(activations))
         write_columns(self.out, part, columns, facts_of(encoder))
         return last - first
 
@@ -185,7 +191,12 @@ def encode(
     plan = WorkPlan(
         "encode",
         {"encoder": loaded.fingerprint, "items": _identity(items, source)},
-        {"ids": chosen.ids, "probe": chosen.probe, "pictures": chosen.pictures},
+        {
+            "ids": chosen.ids,
+            "probe": chosen.probe,
+            "pictures": chosen.pictures,
+            **({"activations": True} if chosen.activations else {}),
+        },
         even_sizes(len(items), most),
     )
     with Work(out, plan, restart=restart) as work:

@@ -38,14 +38,16 @@ class Join:
         """Find the neighbours of one part."""
         pieces = list(opened.stored_between(part * self.rows, (part + 1) * self.rows))
         ids = np.concatenate([piece.ids for piece in pieces])
+        codes = np.concatenate([piece.codes for piece in pieces])
         hits = opened.search(
-            np.concatenate([piece.codes for piece in pieces]),
+            codes,
             np.concatenate([piece.embeddings for piece in pieces]),
             self.top + 1,
+            probe=(codes >= 0).sum(axis=1),
             threads=threads,
         )
         rows = np.arange(part * self.rows, part * self.rows + len(ids))
-        write_answers(self.out, part, rows, ids, hits.without(ids))
+        write_answers(self.out, part, rows, ids, hits.without(ids), opened.active)
         return len(ids)
 
 

@@ -21,7 +21,8 @@ from flowhash.extras import require
 from flowhash.table import Hits
 
 FACTS = b"flowhash"  # the key of our JSON in a file's metadata
-ALIKE = ("id", "code", "embedding", "buckets")  # columns that are of one type in all files
+# Columns that are of one type in all files.
+ALIKE = ("id", "code", "embedding", "buckets", "activations")
 
 
 def matrix(values: NDArray[Any]) -> Any:
@@ -211,8 +212,8 @@ def _files(place: Path) -> list[Path]:
 def _widths(path: Path, schema: Any) -> dict[str, int]:
     return {
         name: _width(path, name, schema.field(name).type)
-        for name in ("code", "embedding", "buckets")
-        if name in schema.names
+        for name in ALIKE
+        if name != "id" and name in schema.names
     }
 
 
@@ -253,9 +254,14 @@ class Answers:
 
 
 def write_answers(
-    place: Place, part: int, rows: NDArray[np.int64], names: NDArray[Any] | None, hits: Hits
-) -> None:
-    """Write the answers of a part: a line a query, with the row that it had."""
+    place: Place, part: int, rows: NDArray[np.int64], names: NDArray[Any] | None, hits: Hits,
+    opened: int,
+) -> None:  # fmt: skip
+    """Write the answers of a part: a line a query, with the row that it had.
+
+    Only where a query did not open ``opened`` buckets, as the plan of the work says, there is a
+    column of how many it did.
+    """
     columns = {"row": plain(rows)}
     if names is not None:
         columns["query"] = plain(names)
@@ -264,6 +270,8 @@ def write_answers(
         "distances": lists(hits.distances, hits.counts),
         "scanned": plain(hits.scanned),
     }
+    if hits.recall is not None or (hits.opened != opened).any():  # else the same for all
+        columns["opened"] = plain(hits.opened)
     write_columns(place, part, columns, {"kind": "answers"})
 
 
@@ -296,6 +304,7 @@ def read_answers(folder: str | Path) -> Answers:
         np.zeros(count, np.int64),
         # An item opens its own buckets to find its neighbours.
         np.full(count, plan.settings.get("probe", plan.settings["active"]), np.int32),
+        recall=plan.settings.get("recall"),
     )
     queries: NDArray[Any] | None = None
     for part in range(len(plan.sizes)):
@@ -315,6 +324,8 @@ def _fill(hits: Hits, table: Any, rows: NDArray[np.int64]) -> None:
     counts = ids.value_lengths().to_numpy()
     hits.counts[rows] = counts
     hits.scanned[rows] = table.column("scanned").to_numpy()
+    if "opened" in table.column_names:
+        hits.opened[rows] = table.column("opened").to_numpy()
     lines, places = np.nonzero(np.arange(hits.ids.shape[1]) < counts[:, None])
     hits.ids[rows[lines], places] = ids.flatten().to_numpy(zero_copy_only=False)
     hits.distances[rows[lines], places] = distances.flatten().to_numpy()

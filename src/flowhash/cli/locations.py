@@ -16,16 +16,18 @@ from flowhash.errors import DamagedFileError, InputError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
-    from flowhash.encoder import Encoder
+    from flowhash.encoder import Encoded, Encoder
 
 # The only parameters that take addresses.
 TAKE_ADDRESSES = {
     "index": {"to"},
     "search": {"table"},
+    "calibrate": {"table"},
     "serve": {"table"},
     "adapt": {"table"},  # to say what to do instead
     "copy": {"source", "target"},
     "table stats": {"table"},
+    "table health": {"table"},
     "table check": {"table"},
     "table compact": {"table"},
 }
@@ -173,3 +175,24 @@ def read_queries(encoder: Encoder, table: Any, text: str) -> tuple[list[str], An
         return [f"{text} row {row}" for row in range(len(items))], items
     expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
     raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
+
+
+def stored_queries(
+    table: Any, encoder: Encoder, wanted: int, seed: int, device: str
+) -> tuple[Encoded, Any]:
+    """Some items of the table as queries, and their ids."""
+    import numpy as np
+
+    from flowhash.encoder import check_table
+
+    check_table(encoder, table)
+    if not encoder.takes_embeddings:
+        raise InputError(
+            "the encoder takes items, and the table holds their embeddings only; give QUERIES, a "
+            "file of items like those that will be searched for"
+        )
+    _, drawn = table.sample(wanted, seed)
+    own = [item.id for item in drawn]
+    kind = np.int64 if table.id_kind == "int64" else object
+    made = encoder.encode_stored(np.stack([item.embedding for item in drawn]), device)
+    return made, np.array(own, kind)

@@ -154,6 +154,13 @@ Distribute = Annotated[
     typer.Option("--distribute", help="On PostgreSQL with Citus: spread it over the nodes."),
 ]
 Probe = Annotated[int | None, typer.Option(min=1, help="Buckets to open; k if not given.")]
+Recall = Annotated[
+    float | None,
+    typer.Option(
+        help="Open as many buckets as it takes to find this share of the nearest items, on "
+        "average, such as 0.95; `flowhash calibrate` comes first."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How it answers.

@@ -10,13 +10,14 @@ import json
 import logging
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowhash.cli import options
-from flowhash.errors import Advice, Argument, StorageError
+from flowhash.errors import Advice, Argument, OldCalibrationWarning, StorageError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
@@ -90,6 +91,20 @@ def without_notices(quiet: bool = True) -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+@contextlib.contextmanager
+def telling_if_old() -> Iterator[None]:
+    """Say once, on the error stream, that a calibration is old, in place of Python's warning."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", OldCalibrationWarning)
+        yield
+    old = [one for one in said if issubclass(one.category, OldCalibrationWarning)]
+    for one in old[:1]:
+        print(f"flowhash: {one.message}", file=sys.stderr, flush=True)
+    for one in said:
+        if one not in old:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 def in_words(error: Exception) -> str:

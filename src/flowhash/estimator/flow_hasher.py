@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ from flowhash.estimator.fit_encoder import (
     learn_encoder,
     without_centre,
 )
+from flowhash.estimator.fit_router import learn_router, relearn_router
 from flowhash.estimator.hasher_files import (
     ROWS,
     assemble,
@@ -43,19 +45,26 @@ from flowhash.estimator.hasher_files import (
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
 from flowhash.learn import LOSSES, adapt_encoder, original_vectors, sample_size
 from flowhash.networks import device_of, run_networks
-from flowhash.table import MOST_BUCKETS, HashTable, Hits, draw_sample
+from flowhash.table import MOST_BUCKETS, RECALL_TOPS, HashTable, Hits, draw_sample
+
+USUAL_RECALL = 0.95  # of kneighbors, without labels
+FEWEST_QUERIES = 50  # that a calibration takes
 
 # Which of scikit-learn's checks do not pass, and why.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
 
 
 class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Learns buckets from embeddings and labels, and finds neighbours through them.
+    """Learns buckets from embeddings, with labels or without, and finds neighbours through them.
 
     It stands where ``sklearn.neighbors.NearestNeighbors`` stands: ``fit`` learns which k of d
     buckets an item belongs to and puts the items into a hash table in memory; ``kneighbors`` opens
     a query's own buckets only and ranks what is in them by exact distance. ``transform`` gives the
     buckets as a sparse matrix.
+
+    With labels the buckets follow the classes, and the nearest items of a query's class are what is
+    found. Without labels they follow the neighbourhoods, and a search finds a share of the nearest
+    of all items that you ask for (``recall``).
 
     Args:
         buckets: d, how many buckets there are; "auto" tries one a class, and more of them down to
@@ -87,6 +96,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             ``buckets``; whether X ranks as it is or whitened, if ``rank`` is "input"; and whether
             neighbours count in the loss. ``class_order`` is 0 and there is no hidden layer, unless
             you say otherwise. It takes five classes.
+        copies: without labels, the share of the items that are in a second bucket at the most,
+            where that lets fewer be scanned; "auto" tries 20 and 40 %.
+        recall: the share of the nearest of all items that ``kneighbors`` finds on average, if it is
+            not told otherwise; "auto" is 0.95 without labels. With labels it is not looked at
+            unless given, and wants :meth:`calibrate` first.
         metric: "euclidean" or "l2"; "cosine" (one minus it), which brings rows of X to length one
             first; "inner", "ip" or "dot" (minus the inner product, so that the nearest have the
             largest).
@@ -105,8 +119,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             with their precisions ``pr1`` and ``pr16`` and the speed-up ``suf`` on held-out items;
             empty where both are given, or fewer than 40 items could be held out. With
             ``new_classes`` also ``rank`` and ``neighbours``, and figures are of the classes that
-            were held out, at the same ``suf``.
-        classes_: the labels that were learned, sorted.
+            were held out, at the same ``suf``. Without labels, the ways to open buckets and the
+            share of the items that each scans for a recall, k-means first.
+        classes_: the labels that were learned, sorted; none without labels.
         n_samples_fit_: items in the table.
         effective_metric_: the ``metric`` it was fitted with: "euclidean", "cosine" or "inner".
         n_features_in_: numbers in an item.
@@ -134,6 +149,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         "rank": [StrOptions(set(RANKS))],
         "class_order": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],
         "new_classes": ["boolean"],
+        "copies": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
+        "recall": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "metric": [StrOptions(set(METRIC_NAMES))],
         "output": [StrOptions({"codes", "distance", "connectivity"})],
         "device": [str],
@@ -165,6 +182,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         rank: str = "input",
         class_order: float | str = "auto",
         new_classes: bool = False,
+        copies: float | str = "auto",
+        recall: float | str = "auto",
         metric: str = "euclidean",
         output: str = "codes",
         device: str = "auto",
@@ -182,6 +201,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.rank = rank
         self.class_order = class_order
         self.new_classes = new_classes
+        self.copies = copies
+        self.recall = recall
         self.metric = metric
         self.output = output
         self.device = device
@@ -189,14 +210,19 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         self.verbose = verbose
 
     @_fit_context(prefer_skip_nested_validation=True)  # type: ignore[untyped-decorator]
-    def fit(self, X: Any, y: Any = None) -> FlowHasher:  # noqa: N803
+    def fit(self, X: Any, y: Any = None, *, queries: Any = None) -> FlowHasher:  # noqa: N803
         """Learn the buckets, and put the items into a table.
+
+        Without labels it also finds out how many buckets a recall takes, by items that it did not
+        learn from, or by ``queries``.
 
         Args:
             X: embeddings [n, features]: an array, a torch tensor, a data frame, a list of lists,
                 or a column with an array in each row.
             y: a label for each, of any type. Items whose label is None or NaN are not learned
-                from, but found.
+                from, but found. None learns without labels.
+            queries: without labels, vectors such as will be searched for [q, features], 250 or
+                more, where those look different from the items.
 
         Returns:
             self.
@@ -208,6 +234,13 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         reader = clone(self)
         metric = METRIC_NAMES[self.metric]
         items = read_items(reader, X, reset=True, unit=metric == "cosine")
+        if y is None:
+            return self._fit_vectors(reader, items, metric, queries)
+        if queries is not None:
+            raise InputError(
+                "queries came together with y; they are for vectors without labels. Leave one out, "
+                "and give queries to calibrate"
+            )
         classes, numbers = read_classes(self, y, len(items))
         names = tuple(str(name) for name in classes)
         known = numbers >= 0
@@ -222,13 +255,43 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             encoder = without_centre(encoder)
         table = new_table(encoder, metric)
         _add_items(encoder, table, items, self.device)
-        self.__dict__.pop("feature_names_in_", None)
-        seen = ("n_features_in_", "feature_names_in_")
-        self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
+        self._take_names(reader)
         self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
         self.trials_ = [_in_our_words(trial.to_json()) for trial in trials]
         self.classes_, self._numbers, self.effective_metric_ = classes, numbers, metric
         return self
+
+    def _fit_vectors(
+        self,
+        reader: FlowHasher,
+        items: NDArray[np.float32],
+        metric: str,
+        queries: Any,
+    ) -> FlowHasher:
+        """:meth:`fit` without labels."""
+        asked = None
+        if queries is not None:
+            asked = read_items(reader, queries, reset=False, unit=metric == "cosine")
+        made = learn_router(self, items, metric, asked)
+        self._take_names(reader)
+        self.effective_metric_ = metric
+        stored = made.encoder.preprocessing(items)
+        nobody = np.full(len(items), -1, np.int64)
+        assemble(self.__dict__, made.encoder, made.codes, stored, nobody)
+        self.trials_ = [trial.to_json() for trial in made.trials]
+        self.classes_ = np.zeros(0, np.int64)
+        if asked is None:
+            self._calibrate_stored(made.held_out)
+        elif self.encoder_.buckets > 1:
+            found = self.encoder_.encode(asked[made.held_out], ROWS, self.device)
+            self.table_.calibrate(found.activations, found.embeddings, encoder=found.fingerprint)
+        return self
+
+    def _take_names(self, reader: FlowHasher) -> None:
+        """Keep what was found out about the columns of X."""
+        self.__dict__.pop("feature_names_in_", None)
+        seen = ("n_features_in_", "feature_names_in_")
+        self.__dict__ |= {name: value for name, value in vars(reader).items() if name in seen}
 
     @property
     def partial_fit(self) -> NoReturn:
@@ -241,6 +304,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def add(self, X: Any, y: Any = None) -> NDArray[np.int64]:  # noqa: N803
         """Put more items into the table; the buckets stay as they were learned.
+
+        Without labels an item goes into the bucket that the router opens first for it; second
+        buckets are given by ``fit`` and ``adapt`` only.
 
         Args:
             X: embeddings [n, features].
@@ -288,6 +354,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             ValueError: X cannot be used.
         """
         check_is_fitted(self)
+        if not len(self.classes_):
+            return self._adapt_vectors(X)
         starts, stored = contents(self.table_, self.n_samples_fit_)
         seed = self._seed()
         rows = stored if X is None else self._items(X)
@@ -333,7 +401,13 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """
         return self._search(X, n_neighbors, probe=probe, at_least=at_least, recall=recall)
 
-    def calibrate(self, X: Any = None, *, queries: int = 1_000) -> FlowHasher:  # noqa: N803
+    def calibrate(
+        self,
+        X: Any = None,  # noqa: N803
+        *,
+        queries: int = 1_000,
+        tops: Sequence[int] = RECALL_TOPS,
+    ) -> FlowHasher:
         """Find out how many buckets a recall takes, so that ``recall=`` can be asked for.
 
         Their true neighbours are searched among all items. It is saved with the estimator, and
@@ -344,6 +418,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 items of the table, each searched among the others: the network was trained on
                 them and is surer of them than of new ones, so that a little less is reached.
             queries: how many items, with ``X=None``.
+            tops: numbers of neighbours whose recall can then be asked for, each and smaller ones.
 
         Returns:
             self.
@@ -353,15 +428,43 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """
         check_is_fitted(self)
         check_unchanged(self.table_, self.n_samples_fit_)
-        own = None
         if X is None:
             own = draw_sample(self.n_samples_fit_, queries, self._seed())
-            made = self._stored_items()
-            activations, embeddings = made.activations[own], made.embeddings[own]
-        else:
-            made = self.encoder_.encode(self._items(X), ROWS, self.device)
-            activations, embeddings = made.activations, made.embeddings
-        self.table_.calibrate(activations, embeddings, own=own, encoder=made.fingerprint)
+            self._calibrate_stored(own, tops)
+            return self
+        made = self.encoder_.encode(self._items(X), ROWS, self.device)
+        self.table_.calibrate(
+            made.activations, made.embeddings, tops=tops, encoder=made.fingerprint
+        )
+        return self
+
+    def _calibrate_stored(self, own: NDArray[np.int64], tops: Sequence[int] = RECALL_TOPS) -> None:
+        """:meth:`calibrate` by these items of the table; there are none of a single bucket."""
+        if self.encoder_.buckets == 1 and len(own) < FEWEST_QUERIES:
+            return
+        made = self._stored_items(own)
+        activations, embeddings = made.activations, made.embeddings
+        self.table_.calibrate(activations, embeddings, tops=tops, own=own, encoder=made.fingerprint)
+
+    def _adapt_vectors(self, X: Any) -> FlowHasher:  # noqa: N803
+        """:meth:`adapt` of a fit without labels: router, second buckets and calibration anew."""
+        if X is not None:
+            raise InputError(
+                "X came to adapt a FlowHasher that was fitted without labels; its buckets are "
+                "fitted to the items in the table. Leave X out, or put items in with add first"
+            )
+        before = self.table_.calibration
+        if before is not None and not before.stored:
+            warnings.warn(
+                "this FlowHasher was calibrated by queries, and adapt learns and calibrates by the "
+                "items in the table; give queries like those to come to calibrate afterwards",
+                stacklevel=3,
+            )
+        _, stored = contents(self.table_, self.n_samples_fit_)
+        made = relearn_router(self, stored)
+        assemble(self.__dict__, made.encoder, made.codes, stored, self._numbers)
+        self.trials_ = [trial.to_json() for trial in made.trials]
+        self._calibrate_stored(made.held_out)
         return self
 
     def kneighbors(
@@ -374,21 +477,23 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     ) -> Any:
         """The nearest items, as ``NearestNeighbors.kneighbors`` gives them.
 
-        A query opens its k buckets, and further ones while they hold fewer than ``n_neighbors``
-        items; so there are always enough.
+        With labels a query opens its k buckets, without them as many as ``recall`` takes; and
+        further ones while they hold fewer than ``n_neighbors`` items, so that there are always
+        enough.
 
         Args:
             X: queries [n, features]; None asks for the neighbours of all items, without itself.
             n_neighbors: how many; the parameter by default.
             return_distance: whether distances are returned too.
             recall: the share of the nearest of all items to find on average; see :meth:`calibrate`.
+                The parameter by default.
 
         Returns:
             Distances float64 [n, n_neighbors], nearest first, and positions of the items int64
             [n, n_neighbors]; or the positions only.
         """
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        found = self.search(X, wanted, at_least=wanted, recall=recall)
+        found = self.search(X, wanted, at_least=wanted, recall=self._usual_recall(recall, wanted))
         return (found.distances, found.ids) if return_distance else found.ids
 
     def kneighbors_graph(
@@ -442,6 +547,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """
         check_is_fitted(self)
         labelled = self._numbers >= 0
+        if not labelled.any():
+            raise InputError(
+                "predict wants labels, and no item has one: this FlowHasher was fitted without y; "
+                "give labels to fit, or ask for kneighbors"
+            )
         asked = whole_neighbours(self.n_neighbors, self.n_samples_fit_, itself=False)
         wanted = min(asked, int(labelled.sum()))
         where = None if labelled.all() else labelled
@@ -516,7 +626,6 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
         tags.transformer_tags.preserves_dtype = []
         return tags
 
@@ -527,7 +636,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _more_tags(self) -> dict[str, Any]:
         """The same for scikit-learn before 1.6."""
-        return {"requires_y": True, "preserves_dtype": []}
+        return {"preserves_dtype": []}
 
     def _search(self, X: Any, n_neighbors: int | None, **options: Any) -> Hits:  # noqa: N803
         """:meth:`search`, with any option of the table's."""
@@ -552,9 +661,20 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         found.distances = self._distances(found.distances)
         return found
 
-    def _stored_items(self) -> Encoded:
-        """The items of the table as queries: activations are computed anew from embeddings."""
+    def _usual_recall(self, recall: float | None, top: int) -> float | None:
+        """What was asked for, or the parameter, or what a fit without labels promises."""
+        if recall is not None or not isinstance(self.recall, str):
+            return recall if recall is not None else float(self.recall)
+        known = self.table_.calibration
+        if len(self.classes_) or known is None:
+            return None
+        # Of more neighbours than were calibrated nobody knows how many buckets they take: all.
+        return USUAL_RECALL if top < max(known.thresholds) else 1.0
+
+    def _stored_items(self, chosen: NDArray[np.int64] | None = None) -> Encoded:
+        """Items of the table as queries: activations are computed anew from embeddings."""
         _, embeddings = contents(self.table_, self.n_samples_fit_)
+        embeddings = embeddings if chosen is None else embeddings[chosen]
         encoder, base = self.encoder_, self.encoder_.base
         if base is None or base.passes_through or encoder.networks.chained:
             return encoder.encode_stored(embeddings, self.device)
@@ -572,6 +692,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _known(self, labels: NDArray[Any]) -> NDArray[np.int64]:
         """The number of each label's class, -1 where it was not learned."""
+        if not len(self.classes_):
+            raise InputError(
+                "labels came to a FlowHasher that was fitted without; leave them out, or fit again "
+                "with labels"
+            )
         if len(labels):
             check_kind(labels, self.classes_)
         places = np.searchsorted(self.classes_, labels)
@@ -601,7 +726,15 @@ def _add_items(
 ) -> NDArray[np.int64]:
     """Encode items and add them; the ids, which count from the number of items before."""
     parts = encoder.stream(items, ROWS, device)
-    added = [table.add(part.codes, part.embeddings, encoder=part.fingerprint) for part in parts]
+    free = table.active - encoder.active  # second buckets, which only fit and adapt give
+    added = [
+        table.add(
+            np.pad(part.codes, ((0, 0), (0, free)), constant_values=-1),
+            part.embeddings,
+            encoder=part.fingerprint,
+        )
+        for part in parts
+    ]
     table.compact()  # one segment is the fastest to search
     return np.concatenate(added)
 

@@ -53,12 +53,20 @@ CLASSES: dict[str, tuple[type, ...]] = {"dtype": (str,), "values": (list,)}
 Kind = TypeVar("Kind", bound="FlowHasher")
 
 
-def new_table(encoder: Encoder, metric: str, path: Path | None = None) -> HashTable:
+def new_table(
+    encoder: Encoder, metric: str, path: Path | None = None, active: int = 1
+) -> HashTable:
     """An empty table that ranks by ``metric``, "euclidean", "cosine" or "inner".
+
+    Its items may be in ``active`` buckets, and in as many as the encoder makes.
 
     Rows of length one have the same order by Euclidean distance as by cosine.
     """
-    return encoder.create_table(path, metric="inner" if metric == "inner" else "euclidean")
+    return encoder.create_table(
+        path,
+        metric="inner" if metric == "inner" else "euclidean",
+        active=max(active, encoder.active),
+    )
 
 
 def check_unchanged(table: HashTable, items: int) -> None:
@@ -99,7 +107,7 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     inside = folder / name
     codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
     hasher.encoder_.save(inside / "encoder")
-    with new_table(hasher.encoder_, metric, inside / "table") as table:
+    with new_table(hasher.encoder_, metric, inside / "table", codes.shape[1]) as table:
         notes = hasher.table_.notes()  # how many buckets a recall takes
         table.add(codes, embeddings, encoder=hasher.encoder_.fingerprint, notes=notes)
     labels = {"labels": torch.from_numpy(hasher._numbers)}
@@ -218,7 +226,7 @@ def assemble(
     notes: dict[str, Any] | None = None,
 ) -> None:
     """Put encoder, table with its notes, and labels into an estimator's attributes."""
-    table = new_table(encoder, state["effective_metric_"])
+    table = new_table(encoder, state["effective_metric_"], active=codes.shape[1])
     table.add(codes, embeddings, encoder=encoder.fingerprint, notes=notes)
     state.update(encoder_=encoder, table_=table, _numbers=labels, n_samples_fit_=len(table))
 

@@ -115,9 +115,8 @@ def read_labels(estimator: Any, labels: Any, count: int) -> tuple[NDArray[Any], 
     """
     if labels is None:
         raise InputError(
-            f"{type(estimator).__name__} requires y to be passed, but the target y is None; the "
-            "buckets are learned from labels. Without labels use sklearn's NearestNeighbors, or "
-            "flowhash.learn with pairs"
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None; give "
+            "the labels of these items. Only fit does without"
         )
     labels = as_numpy(labels)
     _refuse_several(labels)

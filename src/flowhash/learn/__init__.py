@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.adaptation import sample_size as sample_size
     from flowhash.learn.presets import vector_settings as vector_settings
+    from flowhash.learn.routing.fit_vectors import (
+        RouterTrial as RouterTrial,
+        fit_vectors as fit_vectors,
+        router_encoder as router_encoder,
+    )
     from flowhash.learn.samplers import enough_of_each as enough_of_each
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY
     from flowhash.learn.settings_choice import (

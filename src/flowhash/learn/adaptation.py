@@ -267,14 +267,14 @@ def fit_centres(
     every, points = points, points[kept]
     if loads[kept].min() == 0:  # then all that have items are kept
         _fill(points, rows, np.searchsorted(kept, codes).astype(np.int32), rng)
-    nearest = _nearest(rows, points)
+    nearest = nearest_points(rows, points)
     for turn in tracked(range(1, ROUNDS + 1), "fit", ROUNDS, show):
         _move(points, rows, nearest)
         _fill(points, rows, nearest, rng)
         swapped = 0
         if turn % SWAP_EVERY == 0 and turn <= LAST_SWAP and len(points) > 1:
-            swapped = _swap(points, rows, _nearest(rows, points)[:, 0])
-        before, nearest = nearest, _nearest(rows, points)
+            swapped = _swap(points, rows, nearest_points(rows, points)[:, 0])
+        before, nearest = nearest, nearest_points(rows, points)
         if turn >= LAST_SWAP and not swapped and np.array_equal(before, nearest):
             break
     idle = np.bincount(kept[nearest[:, 0]], minlength=buckets) == 0
@@ -379,7 +379,7 @@ def _second(
     return np.maximum(apart, 0.0), np.maximum(loss, 0.0), heirs
 
 
-def _nearest(rows: NDArray[np.float32], points: NDArray[np.float32]) -> NDArray[np.int32]:
+def nearest_points(rows: NDArray[np.float32], points: NDArray[np.float32]) -> NDArray[np.int32]:
     """The nearest point of each row [n, 1]; of several, the first."""
     halves = 0.5 * np.square(points).sum(axis=1)
     size = max(1, min(BLOCK, NEAREST_BYTES // (4 * len(points))))

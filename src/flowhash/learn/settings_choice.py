@@ -25,6 +25,7 @@ from flowhash.learn.train_encoder import train
 from flowhash.quality import LabelledTable, Queries, measure
 
 TRIED = 10_000  # items to learn from in a trial, at most
+TRIAL_STEPS = 800  # of a trial, at most: what is compared need not be finished
 ASKED = 5_000  # queries of a trial, at most
 FEWEST = 40  # queries; with fewer nothing is tried
 TOP = 16  # precision among as many, and of the nearest one
@@ -242,12 +243,18 @@ def _some(data: LabelledItems, most: int) -> LabelledItems:
     return data.subset(np.sort(np.argsort(places, kind="stable")[:most]))
 
 
+def _shorter(settings: Settings) -> Settings:
+    """The same with the steps of a trial."""
+    steps = min(settings.hash.steps, TRIAL_STEPS)
+    return replace(settings, hash=replace(settings.hash, steps=steps))
+
+
 def _try(
     splits: Splits, settings: Settings, buckets: int, hidden: tuple[int, ...], device: str
 ) -> Trial:
     """Learn from the training split, and put the validation split to a table of it."""
     alone = replace(splits, validation=splits.validation.subset(np.zeros(0, np.int64)))
-    encoder = train(alone, settings, None, device=device, quiet=True)
+    encoder = train(alone, _shorter(settings), None, device=device, quiet=True)
     stored = encoder.encode(splits.train, device=device)
     asked = encoder.encode(splits.validation, device=device)
     index = LabelledTable(encoder.buckets, encoder.dim, encoder.active, splits.train.classes)
@@ -266,7 +273,7 @@ def _try_new_classes(
     """Learn from the training split, and search the test split, of other classes, in itself."""
     data = splits.test
     assert data is not None
-    encoder = train(replace(splits, test=None), settings, None, device=device, quiet=True)
+    encoder = train(replace(splits, test=None), _shorter(settings), None, device=device, quiet=True)
     made = encoder.encode(data, device=device)
     index = LabelledTable(encoder.buckets, encoder.dim, encoder.active, data.classes)
     index.add(made.codes, made.embeddings, data.labels)

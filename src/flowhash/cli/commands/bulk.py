@@ -16,7 +16,7 @@ from flowhash import bulk
 from flowhash.cli import options
 from flowhash.cli.config_file import save_settings
 from flowhash.cli.locations import encoder_folder, located
-from flowhash.cli.output import Output, Stopped, count
+from flowhash.cli.output import Output, Stopped, count, telling_if_old
 from flowhash.data import NAMED
 from flowhash.errors import InputError
 from flowhash.extras import require
@@ -149,6 +149,10 @@ def encode(
         int | None,
         typer.Option(min=1, help="Buckets to keep of each in order, for queries; k if not given."),
     ] = None,
+    activations: Annotated[
+        bool,
+        typer.Option("--activations", help="Keep them, for queries that ask for a recall."),
+    ] = False,
     pictures: options.Pictures = True,
     opening: options.Opening,
     batch: Annotated[int, typer.Option(min=1, help="Items in memory at once.")] = 5000,
@@ -163,7 +167,7 @@ def encode(
     """
     run = encoder_folder(encoder)
     device = execution.device(device)
-    choices = bulk.Choices(ids, probe, pictures, batch, device)
+    choices = bulk.Choices(ids, probe, pictures, batch, device, activations)
     source = _source_of(items, split, opening.given())
     with _telling(out, output) as tell, execution.runner(device) as runner:
         work = bulk.encode(run, source, out, runner, choices, **execution.given(output))
@@ -233,14 +237,15 @@ def search(
         str,
         typer.Argument(
             metavar="QUERIES",
-            help="A folder of `bulk encode`, an .npz file with buckets and embeddings, or, with "
-            "--encoder, items.",
+            help="A folder of `bulk encode`, an .npz file with buckets (with --recall: "
+            "activations) and embeddings, or, with --encoder, items.",
         ),
     ],
     *,
     out: Out,
     top: Top = 10,
     probe: options.Probe = None,
+    recall: options.Recall = None,
     encoder: Annotated[
         Path | None,
         typer.Option(help="A run of fit, or the encoder in it: makes queries of items."),
@@ -264,7 +269,10 @@ def search(
         if encoder is not None:
             place = out / bulk.ENCODED
             with HashTable.open(table) as opened:
-                wanted = bulk.Choices(probe=probe or opened.active, pictures=False, device=device)
+                wanted = bulk.Choices(
+                    probe=probe or opened.active, pictures=False, device=device,
+                    activations=recall is not None,
+                )  # fmt: skip
             bulk.encode(
                 encoder_folder(encoder), _source_of(queries, split, given), place, runner, wanted,
                 restart=execution.restart, show=output.progress,
@@ -273,9 +281,11 @@ def search(
             raise InputError(
                 "options that say how items are opened need --encoder, which makes queries of them"
             )
-        work = bulk.search(
-            table, place, out, runner, top=top, probe=probe, **execution.given(output)
-        )
+        with telling_if_old():
+            work = bulk.search(
+                table, place, out, runner, top=top, probe=probe, recall=recall,
+                **execution.given(output),
+            )  # fmt: skip
     tell(work, "query")
 
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flowhash import engines
 from flowhash.cli import options
-from flowhash.cli.locations import load_encoder, place_of, read_queries, shown
+from flowhash.cli.locations import load_encoder, place_of, read_queries, shown, stored_queries
 from flowhash.cli.output import Output, count
 from flowhash.errors import InputError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
-    from flowhash.encoder import Encoded, Encoder
     from flowhash.engines import RemoteEngine
     from flowhash.table import HashTable, RecallCalibration
 
@@ -69,7 +68,7 @@ def calibrate(
         loaded = load_encoder(_run_of(stored, place, encoder))
         began = time.monotonic()
         if queries is None:
-            made, own = _stored_queries(stored, loaded, items, seed, device)
+            made, own = stored_queries(stored, loaded, items, seed, device)
         else:
             made, own = loaded.encode(read_queries(loaded, stored, queries)[1], device=device), None
         found = stored.calibrate(
@@ -89,27 +88,6 @@ def _run_of(table: HashTable | RemoteEngine, place: str | Path, given: Path | No
             "`flowhash fit`"
         )
     return run
-
-
-def _stored_queries(
-    table: Any, encoder: Encoder, wanted: int, seed: int, device: str
-) -> tuple[Encoded, Any]:
-    """Some items of the table as queries, and their ids."""
-    import numpy as np
-
-    from flowhash.encoder import check_table
-
-    check_table(encoder, table)
-    if not encoder.takes_embeddings:
-        raise InputError(
-            "the encoder takes items, and the table holds their embeddings only; give QUERIES, a "
-            "file of items like those that will be searched for"
-        )
-    _, drawn = table.sample(wanted, seed)
-    own = [item.id for item in drawn]
-    kind = np.int64 if table.id_kind == "int64" else object
-    made = encoder.encode_stored(np.stack([item.embedding for item in drawn]), device)
-    return made, np.array(own, kind)
 
 
 def _report(

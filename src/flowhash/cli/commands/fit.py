@@ -1,4 +1,4 @@
-"""``flowhash fit``: from labelled data to an encoder in a folder."""
+"""``flowhash fit``: from data, labelled or not, to an encoder in a folder."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flowhash.data import Splits
     from flowhash.learn import Processes
 
+VECTOR_FILES = (".npy", ".npz", ".parquet")
 CHOICE = "choice.json"  # what was tried before a run, in its folder
 
 command = typer.Typer(add_completion=False)
@@ -102,6 +103,9 @@ def fit(
 ) -> None:
     """Learn an encoder from labelled data: a base embedding, then its buckets (Algorithm 1).
 
+    From a file of vectors without labels it learns in which buckets neighbours lie, so that
+    searches can be asked for a recall.
+
     Ctrl-C stops it between two steps; the same command goes on where it stopped. On several GPUs or
     processes: torchrun --nproc-per-node N -m flowhash.cli fit ….
     """
@@ -112,6 +116,18 @@ def fit(
     processes = join_processes(device)
     if run.exists():
         writable(run)
+    vectors = _without_labels(data, opening, preset, output.progress)
+    if vectors is not None:
+        labelled = {
+            "active": active, "first-active": first_active, "penalty": penalty, "groups": groups,
+            "rank": rank, "class-order": class_order, "steps": steps,
+            "new-classes": new_classes or None,
+        }  # fmt: skip
+        _refuse_options(data, {name for name, value in labelled.items() if value is not None})
+        if processes.first:
+            _fit_router(context, data, vectors, run, buckets, seed, output)
+        processes.wait()
+        return
     with processes.in_turn():  # one downloads and converts, the others find it done
         splits = opened(data, opening.given(size=size, download=download), output.progress)
     chosen = {
@@ -151,6 +167,85 @@ def fit(
     if processes.first:
         _save(context, run, data, settings)
         _answer(output, run, encoder, finished)
+
+
+def _without_labels(data: str, opening: options.Opening, preset: str | None, progress: bool) -> Any:
+    """The vectors of a file that has no labels; None for everything else, which is labelled."""
+    given = opening.given()
+    asked = preset is not None or "labels" in given or "label" in given
+    if asked or Path(data).suffix not in VECTOR_FILES or not Path(data).expanduser().exists():
+        return None
+    from flowhash.data import open_collection
+
+    found = open_collection(data, progress=progress, **given)
+    labelled = any(label is not None for label in found.labels)
+    return None if labelled or found.items.kind != "vectors" else found.items
+
+
+def _refuse_options(data: str, given: set[str]) -> None:
+    """Refuse what is about labels, where there are none."""
+    if given:
+        names = ", ".join(f"--{name}" for name in sorted(given))
+        raise InputError(
+            f"{data} has no labels, which {names} takes; leave that out, or say where the labels "
+            "are, with --labels or --label"
+        )
+
+
+def _fit_router(
+    context: typer.Context, data: str, items: Any, run: Path, buckets: int | None, seed: int,
+    output: Output,
+) -> None:  # fmt: skip
+    """Learn buckets from vectors alone; a finished run is left as it is."""
+    import numpy as np
+
+    from flowhash.data import LabelledItems, Preprocessing
+    from flowhash.encoder import Encoder
+    from flowhash.learn import fit_vectors, router_encoder
+    from flowhash.model_files import read_json, write_json
+
+    wanted = {"data": str(located(data)), "items": len(items), "asked": buckets, "seed": seed}
+    finished = (run / "encoder" / "encoder.json").exists()
+    if finished:
+        noted = read_json(run / CHOICE) if (run / CHOICE).exists() else {}
+        if {name: noted.get(name) for name in wanted} != wanted:
+            raise InputError(
+                f"{run} holds an encoder of other data or settings; give another folder with --out"
+            )
+        encoder, trials = Encoder.load(run / "encoder"), noted["trials"]
+    else:
+        nobody = LabelledItems(items, np.zeros(len(items), np.int64), ("",), data)
+        preprocessing = Preprocessing.fit(nobody, progress=output.progress)
+        vectors = preprocessing(items.take(np.arange(len(items))))
+        # Second buckets are given by FlowHasher; `index` gives each item the router's first, so
+        # that what calibrate tells of the table differs a little from these trials.
+        made = fit_vectors(
+            vectors, buckets, copies=0, seed=seed, show=output.progress, say=output.say
+        )
+        encoder, trials = (
+            router_encoder(made.router, preprocessing),
+            [trial.to_json() for trial in made.trials],
+        )
+        run.mkdir(parents=True, exist_ok=True)
+        note = {**wanted, "buckets": encoder.buckets, "hidden": [], "trials": trials}
+        write_json(run / CHOICE, note)
+        encoder.save(run / "encoder")
+    save_settings(
+        context, run / "fit.toml", data=located(data), out=run, buckets=encoder.buckets, seed=seed
+    )
+    facts = {
+        "run": run, "encoder": run / "encoder", "fingerprint": encoder.fingerprint,
+        "buckets": encoder.buckets, "active": encoder.active, "dim": encoder.dim, "classes": 0,
+        "trials": trials, "settings": run / "fit.toml",
+    }  # fmt: skip
+    folder = shlex.quote(str(run))
+    output.result(
+        facts,
+        f"{'was finished before' if finished else 'finished'}, without labels",
+        f"encoder: {run / 'encoder'}  ({encoder})",
+        f"next: flowhash index {folder} ITEMS --out TABLE, then flowhash calibrate TABLE, then "
+        "flowhash search TABLE QUERIES --recall 0.95",
+    )
 
 
 def _refuse_single_items(splits: Splits) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +14,8 @@ import typer
 from flowhash import engines
 from flowhash.cli import options
 from flowhash.cli.locations import encoder_folder, load_encoder, place_of, read_queries, shown
-from flowhash.cli.output import Output
-from flowhash.errors import InputError, OldCalibrationWarning
+from flowhash.cli.output import Output, telling_if_old
+from flowhash.errors import InputError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
@@ -58,13 +56,7 @@ def search(
     at_least: Annotated[
         int | None, typer.Option(min=1, help="Open further buckets until so many items are found.")
     ] = None,
-    recall: Annotated[
-        float | None,
-        typer.Option(
-            help="Open as many buckets as it takes to find this share of the nearest items, on "
-            "average, such as 0.95; `flowhash calibrate` comes first."
-        ),
-    ] = None,
+    recall: options.Recall = None,
     where: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,11 +86,8 @@ def search(
         if not ready:
             raise InputError(f"{', '.join(queries)} holds no query; give one or more rows")
         how = {"probe": probe, "at_least": at_least, "where": wanted, "recall": recall}
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always", OldCalibrationWarning)
+        with telling_if_old():
             _answer(stored, ready[0], top, how)  # loads what is compiled: not the search's time
-            for one in said[:1]:
-                print(f"flowhash: {one.message}", file=sys.stderr, flush=True)
             answers = [_answer(stored, query, top, how) for query in ready]
         output.result({"table": shown(place), "items": len(stored), "answers": answers})
         _print(answers, len(stored), output)
@@ -207,6 +196,8 @@ def _answer(
         order, options["probe"] = opened_for_recall(
             table, query.activations[None], recall, top, **options
         )
+    if extra:  # its own buckets, which may be fewer than k
+        options["probe"] = len(query.order)
     hits = table.search(order, embedding, top + extra, payloads=True, buckets=True, **options)
     seconds = time.perf_counter() - began
     return {
@@ -231,7 +222,8 @@ def _hits(hits: Hits) -> list[dict[str, Any]]:
         found.append({
             "id": ids[place], "distance": float(hits.distances[0, place]),
             "label": payload.pop(LABEL, None), "name": payload.pop(NAME, None),
-            "buckets": hits.buckets[0, place].tolist(), "payload": payload or None,
+            "buckets": [bucket for bucket in hits.buckets[0, place].tolist() if bucket >= 0],
+            "payload": payload or None,
         })  # fmt: skip
     return found
 

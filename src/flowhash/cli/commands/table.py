@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flowhash import engines
 from flowhash.cli import options
-from flowhash.cli.locations import place_of, shown
+from flowhash.cli.locations import load_encoder, place_of, shown, stored_queries
 from flowhash.cli.output import Output, count, size
-from flowhash.errors import InputError
+from flowhash.errors import InputError, MissingExtraError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
-    from flowhash.table import Stats
+    from flowhash.encoder import Encoded
+    from flowhash.table import HealthReport, Stats
+
+# What to do, by what a report calls it.
+COMMANDS = {
+    "calibrate": "flowhash calibrate {}",
+    "adapt": "flowhash adapt {}, and calibrate it again",
+    "compact": "flowhash table compact {}",
+}
 
 command = typer.Typer(
     name="table",
-    help="Look at a stored hash table, check it, make it compact.",
+    help="Look at a stored hash table, how it is, check it, make it compact.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -49,6 +58,8 @@ def _stats_table(name: str, kinds: str, encoder: str | None, found: Stats) -> An
     drawn.add_row("deleted, not yet dropped", f"{found.deleted:,}")
     drawn.add_row("segments", f"{found.segments:,}")
     drawn.add_row("buckets d, active k, dim", f"{found.buckets}, {found.active}, {found.dim}")
+    if found.mean_active < found.active:
+        drawn.add_row("buckets of an item, on average", f"{found.mean_active:.2f}")
     drawn.add_row("metric, stored as", kinds)
     drawn.add_row("encoder", escape(encoder or "not given"), end_section=True)
     loads = f"{found.load_p50:,.0f} / {found.load_p99:,.0f} / {found.load_max:,}"
@@ -63,6 +74,97 @@ def _stats_table(name: str, kinds: str, encoder: str | None, found: Stats) -> An
         share = found.bytes_per_item / found.bytes_per_embedding
         drawn.add_row("bytes an item", f"{found.bytes_per_item:,.1f}")
         drawn.add_row("as a multiple of the embeddings", f"{share:.3f}")
+    return drawn
+
+
+@command.command(epilog="Example:  flowhash table health pets.table")
+def health(
+    table: options.TablePlace,
+    *,
+    encoder: options.OwnEncoder = None,
+    items: Annotated[
+        int, typer.Option(min=1, help="Stored items that measure what a recall reaches.")
+    ] = 300,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Of the stored items that are drawn.")
+    ] = 0,
+    device: options.Device = "auto",
+    output: Output,
+) -> None:
+    """Show whether buckets and recall are still what they were, and what to do if not.
+
+    Where the table was calibrated and its encoder makes codes of stored embeddings, some stored
+    items measure what a recall reaches and scans now. Otherwise the loads of the buckets tell what
+    it scans.
+    """
+    from flowhash.table import RECALL_NOTE
+
+    place = place_of(table)
+    with engines.open_any(place) as opened:
+        made: Encoded | None = None
+        own, why = None, None
+        if opened.notes().get(RECALL_NOTE) is not None and len(opened):
+            made, own, why = _measurable(opened, place, encoder, items, seed, device)
+        if made is None:
+            found = opened.health()
+        else:
+            found = opened.health(
+                made.activations, made.embeddings, own=own, encoder=made.fingerprint
+            )
+    name = shown(place)
+    output.result({"table": name, **asdict(found), "why_not_measured": why})
+    output.show(_health_table(name, found))
+    if output.as_json:
+        return
+    if found.calibrated and not found.measured:
+        output.say(f"recall was not measured: {why}")
+    for one in found.findings:
+        print(f"{one.words}. To do: {COMMANDS[one.action].format(shlex.quote(name))}")
+    if not found.findings:
+        print("nothing is to be done")
+
+
+def _measurable(
+    table: Any, place: str | Path, given: Path | None, items: int, seed: int, device: str
+) -> tuple[Encoded | None, Any, str | None]:
+    """Stored items as queries, and their ids; or why there are none."""
+    from flowhash.indexing import own_encoder
+
+    try:
+        run = own_encoder(table, place, given)
+        if run is None:
+            return None, None, "the table does not say which encoder made it; give --encoder"
+        made, own = stored_queries(table, load_encoder(run), items, seed, device)
+    except (InputError, MissingExtraError) as error:
+        if given is not None:
+            raise
+        return None, None, str(error)
+    return made, own, None
+
+
+def _health_table(name: str, found: HealthReport) -> Any:
+    escape = require("rich.markup", "cli").escape
+    drawn = require("rich.table", "cli").Table(title=escape(name), show_header=False)
+    drawn.add_column()
+    drawn.add_column(justify="right")
+    drawn.add_row("items", f"{found.items:,}")
+    drawn.add_row("deleted, not yet dropped", f"{found.deleted:,}", end_section=True)
+    drawn.add_row("load variation", f"{found.load_variation:.2f}")
+    drawn.add_row("mean load of buckets that hold items", f"{found.load_mean:,.1f}")
+    drawn.add_row("empty buckets", f"{found.empty:,} of {found.buckets:,}")
+    drawn.add_row("buckets to split", f"{len(found.to_split):,}", end_section=True)
+    if found.calibrated is None:
+        drawn.add_row("recall", "never calibrated")
+        return drawn
+    drawn.add_row("items when recall was calibrated", f"{found.calibrated:,}")
+    since = f"{found.changed:,}" + (", too many" if found.old else "")
+    drawn.add_row("added or deleted since", since, end_section=True)
+    for one in found.drift:
+        before, told = one.before, "" if one.reached is None else f"reaches {one.reached:.3f}, "
+        drawn.add_row(
+            f"recall {before.recall:g} of the {before.top} nearest",
+            f"{told}scans {one.scanned:.2%}, was {before.scanned:.2%}",
+        )
     return drawn
 
 

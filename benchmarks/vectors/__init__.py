@@ -1,0 +1,1 @@
+"""Vectors without labels: what a recall takes, beside k-means."""

@@ -1,0 +1,1 @@
+"""Buckets of vectors that nobody labelled: neighbours, the router, second buckets."""

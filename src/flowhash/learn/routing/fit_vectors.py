@@ -1,0 +1,283 @@
+"""``fit_vectors``: buckets of vectors that nobody labelled, for a recall that is asked for.
+
+k-means gives each item its first bucket; a router learns in which buckets neighbours lie; some
+items get a second bucket where queries would miss them, and the router learns again. Items that
+the router did not learn from as queries choose: a step is kept only if they are found with fewer
+comparisons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from flowhash.data import Preprocessing
+from flowhash.encoder import Encoder
+from flowhash.errors import InputError
+from flowhash.learn.adaptation import fit_centres, nearest_points, sample_size
+from flowhash.learn.routing.neighbour_graph import centre_scores, neighbour_graph
+from flowhash.learn.routing.neighbour_router import (
+    NeighbourRouter,
+    bucket_worths,
+    router_at_centres,
+    train_router,
+)
+from flowhash.learn.routing.second_buckets import second_buckets
+from flowhash.networks import EmbeddingNetwork, PlainVectors
+from flowhash.table import draw_sample
+
+RECALLS = (0.9, 0.95, 0.99)  # at which ways are compared
+VOTE_RECALL = 0.9  # at which queries vote for second buckets
+COPIES = (0.2, 0.4)  # shares of items with a second bucket that are tried
+LEAST_ITEMS = 1_000  # below it one bucket holds everything
+LEAST_HELD_OUT, HELD_OUT, MOST_HELD_OUT = 500, 0.05, 2_000  # that choose; as many calibrate
+PART_HELD_OUT = 0.2  # of few items, and of queries that were given
+LEAST_QUERIES = 250  # that may be given
+MOST_ASKED = 500_000  # items whose neighbours are looked for
+ENOUGH_QUERIES = 5_000  # of the user's own, with which items are not asked with
+
+
+@dataclass(frozen=True)
+class RouterTrial:
+    """A way to open buckets, and what it has to scan.
+
+    Attributes:
+        name: in words.
+        copies: the share of the items with a second bucket.
+        scanned: the share of all items that is scanned on average, for each of ``RECALLS``.
+    """
+
+    name: str
+    copies: float
+    scanned: dict[float, float]
+
+    @property
+    def cost(self) -> float:
+        """The geometric mean of what is scanned."""
+        return float(np.exp(np.mean(np.log(list(self.scanned.values())))))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        shares = {f"scanned_at_{recall:g}": share for recall, share in self.scanned.items()}
+        return {"name": self.name, "copies": self.copies, **shares}
+
+    def __str__(self) -> str:
+        shares = ", ".join(f"{100 * share:.2f} %" for share in self.scanned.values())
+        recalls = ", ".join(f"{recall:g}" for recall in self.scanned)
+        return f"{self.name}: scans {shares} for a recall of {recalls}"
+
+
+@dataclass(frozen=True, eq=False)
+class VectorBuckets:
+    """What was fitted.
+
+    Attributes:
+        router: activations of the buckets.
+        codes: the buckets of each item, -1 behind its last [n, 1 or 2].
+        held_out: positions of items, or of queries where some were given, that the router did not
+            learn from as queries and that chose nothing, for a calibration.
+        trials: what was compared, k-means at a fixed number of buckets first, the chosen last.
+    """
+
+    router: NeighbourRouter
+    codes: NDArray[np.int32]
+    held_out: NDArray[np.int64]
+    trials: list[RouterTrial]
+
+
+def router_encoder(router: NeighbourRouter, preprocessing: Preprocessing) -> Encoder:
+    """An encoder that ranks vectors as they are and opens buckets by the router."""
+    buckets, dim = router.weights.shape
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # leaves the caller's seeds alone
+        network = EmbeddingNetwork(PlainVectors(dim), buckets)
+        network.head.get_parameter("weight").copy_(torch.from_numpy(router.weights))
+        network.head.get_parameter("bias").copy_(torch.from_numpy(router.biases))
+    return Encoder(EmbeddingNetwork(PlainVectors(dim), None), network, preprocessing, 1)
+
+
+def bucket_count(items: int) -> int:
+    """The number of buckets that suits so many items: a power of two near twice their root."""
+    if items < LEAST_ITEMS:
+        return 1
+    return int(2 ** round(np.log2(2 * np.sqrt(items))))
+
+
+def fit_vectors(
+    vectors: NDArray[np.float32],
+    buckets: int | None = None,
+    *,
+    copies: float | None = None,
+    origin: NDArray[np.float32] | None = None,
+    inner: bool = False,
+    queries: NDArray[np.float32] | None = None,
+    seed: int = 0,
+    show: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> VectorBuckets:
+    """Buckets for vectors without labels.
+
+    Args:
+        vectors: the items [n, dim], one or more.
+        buckets: d; None chooses by the number of items.
+        copies: the share of the items with a second bucket; None chooses.
+        origin: where all vectors lie on a sphere around this point, as those of length one do
+            around zero; centres are then put onto it, too.
+        inner: rank by the largest inner product instead of by Euclidean distance.
+        queries: to learn from instead of the items, where real ones look different; with fewer
+            than 5,000 items are asked with, too.
+        seed: of everything drawn at random.
+        show: bars with the time left, on the error stream.
+        say: hears a line for each way that is tried.
+    """
+    if queries is not None and len(queries) < LEAST_QUERIES:
+        raise InputError(
+            f"there are {len(queries)} queries; expected {LEAST_QUERIES} or more, a fifth of which "
+            "calibrate. Give more, or leave them out and calibrate afterwards"
+        )
+    if buckets is not None and buckets > 1 and len(vectors) < LEAST_QUERIES:
+        raise InputError(
+            f"there are {len(vectors)} items for {buckets} buckets; without labels expected "
+            f"{LEAST_QUERIES} or more, a fifth of which calibrate. Leave the number of buckets out"
+        )
+    count = bucket_count(len(vectors)) if buckets is None else buckets
+    centres = _centres(vectors, count, origin, seed, show)
+    homes = nearest_points(vectors, centres)[:, 0]
+    learn, choose, held_out = _parts(len(vectors), seed)
+
+    def ask(
+        which: NDArray[np.int64], source: NDArray[np.float32] | None, everything: bool = False
+    ) -> _Asked:
+        found = neighbour_graph(
+            vectors, homes, centres, which, source, inner=inner, everything=everything, show=show
+        )
+        return _Asked((vectors if source is None else source)[which], found, len(vectors))
+
+    near = ask(learn, None) if queries is None or len(queries) < ENOUGH_QUERIES else None
+    if queries is not None:
+        learn, choose, held_out = _parts(len(queries), seed)
+        theirs = ask(learn, queries)
+        near = theirs if near is None else near.and_also(theirs)
+    assert near is not None
+    judge = ask(choose, queries, everything=True)
+    first = homes[:, None]
+    start = router_at_centres(centres, near.vectors, near.neighbours, homes, inner)
+    if count == 1 or not len(choose):
+        return VectorBuckets(start, first, held_out, [])
+    chosen = start, first, judge.trial("centres and a threshold", start, first)
+    trials = [judge.fixed_probe(centres, homes, inner), chosen[2]]
+
+    def improve(name: str, begin: NeighbourRouter, codes: NDArray[np.int32]) -> None:
+        nonlocal chosen
+        made = train_router(begin, near.vectors, near.neighbours, codes, seed=seed, show=show)
+        trials.append(judge.trial(name, made, codes))
+        if trials[-1].cost < chosen[2].cost:
+            chosen = made, codes, trials[-1]
+
+    improve("a trained router", start, first)
+    router = chosen[0]
+    if copies is None or copies > 0:
+        threshold = judge.threshold(bucket_worths(router, judge.vectors, _loads(first, count)),
+                                    first, VOTE_RECALL)  # fmt: skip
+        second = second_buckets(router, near.vectors, near.neighbours, homes, threshold, show=show)
+        for share in COPIES if copies is None else (copies,):
+            name = f"second buckets for {100 * share:g} % of the items"
+            improve(name, router, second.codes(homes, share))
+    for trial in trials:
+        say(str(trial))
+    router, codes, best = chosen
+    return VectorBuckets(
+        router, codes, held_out, [*(trial for trial in trials if trial is not best), best]
+    )
+
+
+def _centres(
+    vectors: NDArray[np.float32],
+    count: int,
+    origin: NDArray[np.float32] | None,
+    seed: int,
+    show: bool,
+) -> NDArray[np.float32]:
+    """k-means from items by lot, of a sample; on the sphere around ``origin``, if there is one."""
+    sample = vectors[draw_sample(len(vectors), sample_size(count, vectors.shape[1]), seed)]
+    begin = sample[draw_sample(len(sample), count, seed + 1)]
+    points = fit_centres(sample, nearest_points(sample, begin), count, seed, show).points
+    if origin is not None:
+        radius = float(np.linalg.norm(sample - origin, axis=1).mean())
+        apart = points - origin
+        lengths = np.linalg.norm(apart, axis=1, keepdims=True)
+        points = origin + apart * (radius / np.where(lengths > 0, lengths, 1.0))
+    return points.astype(np.float32)
+
+
+def _parts(count: int, seed: int) -> tuple[NDArray[np.int64], ...]:
+    """Positions to ask with, those that choose, and those that calibrate."""
+    few = min(LEAST_HELD_OUT, PART_HELD_OUT * count)
+    held = int(min(MOST_HELD_OUT, max(few, HELD_OUT * count)))
+    order = np.random.default_rng(seed).permutation(count)
+    choose, calibrate, learn = np.split(order, (held, 2 * held))
+    return np.sort(learn[:MOST_ASKED]), np.sort(choose), np.sort(calibrate)
+
+
+def _loads(codes: NDArray[np.int32], buckets: int) -> NDArray[np.int64]:
+    return np.bincount(codes[codes >= 0], minlength=buckets)
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """Queries and their neighbours among ``items`` items."""
+
+    vectors: NDArray[np.float32]
+    neighbours: NDArray[np.int32]
+    items: int
+
+    def and_also(self, other: _Asked) -> _Asked:
+        vectors = np.concatenate((self.vectors, other.vectors))
+        return _Asked(vectors, np.concatenate((self.neighbours, other.neighbours)), self.items)
+
+    def threshold(
+        self, worth: NDArray[np.float32], codes: NDArray[np.int32], recall: float
+    ) -> float:
+        """The largest worth from which on opened buckets hold that share of the neighbours."""
+        there = self.neighbours >= 0
+        buckets = codes[np.maximum(self.neighbours, 0)]
+        found = worth[np.arange(len(worth))[:, None, None], buckets]
+        reached = np.sort(np.where(buckets >= 0, found, -np.inf).max(axis=2)[there])[::-1]
+        return float(reached[int(np.ceil(recall * len(reached))) - 1])
+
+    def trial(self, name: str, router: NeighbourRouter, codes: NDArray[np.int32]) -> RouterTrial:
+        """What each recall scans, where one threshold decides which buckets are opened."""
+        loads = _loads(codes, len(router.weights))
+        worth = bucket_worths(router, self.vectors, loads)
+        twice = codes[codes[:, -1] >= 0] if codes.shape[1] == 2 else codes[:0]
+        pairs = csr_matrix(
+            (np.ones(len(twice), np.float32), (twice[:, 0], twice[:, -1])), (len(loads),) * 2
+        )
+        scanned = {}
+        for recall in RECALLS:
+            opened = (worth >= self.threshold(worth, codes, recall)).astype(np.float32)
+            both = np.multiply(opened @ pairs, opened).sum(dtype=np.float64)
+            total = float((opened @ loads).sum(dtype=np.float64)) - float(both)
+            scanned[recall] = total / (len(worth) * self.items)
+        return RouterTrial(name, len(twice) / len(codes), scanned)
+
+    def fixed_probe(
+        self, centres: NDArray[np.float32], homes: NDArray[np.int32], inner: bool
+    ) -> RouterTrial:
+        """The same for k-means, where each query opens as many buckets: IVF."""
+        scores = centre_scores(self.vectors, centres, inner)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ranks = np.empty_like(order)
+        np.put_along_axis(ranks, order, np.arange(order.shape[1])[None], 1)
+        there = self.neighbours >= 0
+        needed = np.take_along_axis(ranks, homes[np.maximum(self.neighbours, 0)], 1)[there]
+        loads = np.bincount(homes, minlength=len(centres))
+        shares = np.cumsum(loads[order].mean(axis=0)) / self.items
+        recalls = np.cumsum(np.bincount(needed, minlength=len(centres))) / len(needed)
+        scanned = {recall: float(np.interp(recall, recalls, shares)) for recall in RECALLS}
+        return RouterTrial("k-means, the same number of buckets for each query", 0.0, scanned)

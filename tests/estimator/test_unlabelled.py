@@ -1,0 +1,148 @@
+"""FlowHasher without labels: a recall that is asked for, by brute force."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flowhash import FlowHasher
+from flowhash.errors import InputError
+
+METRICS = ("euclidean", "cosine", "inner")
+
+
+def clouds(count: int, seed: int = 0) -> NDArray[np.float32]:
+    """Overlapping clouds, the same ones whatever the seed, away from zero."""
+    middles = np.random.default_rng(7).normal(size=(60, 12))
+    rng = np.random.default_rng(seed)
+    rows = middles[rng.integers(0, 60, count)] + 0.6 * rng.normal(size=(count, 12)) + 0.5
+    return rows.astype(np.float32)
+
+
+def distances(
+    metric: str, queries: NDArray[np.float32], items: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    asked, rows = queries.astype(np.float64), items.astype(np.float64)
+    if metric == "euclidean":
+        return np.sqrt(np.square(asked[:, None] - rows[None]).sum(axis=2))
+    if metric == "cosine":
+        asked = asked / np.linalg.norm(asked, axis=1, keepdims=True)
+        rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        return 1 - asked @ rows.T
+    return -asked @ rows.T
+
+
+def recall(found: NDArray[np.int64], truth: NDArray[np.float64]) -> float:
+    """The share of the nearest by brute force that was found."""
+    best = np.argsort(truth, axis=1)[:, : found.shape[1]]
+    return float((found[:, :, None] == best[:, None, :]).any(axis=1).mean())
+
+
+@pytest.fixture(scope="module", params=METRICS)
+def fitted(
+    request: pytest.FixtureRequest,
+) -> tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]]:
+    items, queries = clouds(4_000), clouds(400, 1)
+    hasher = FlowHasher(metric=request.param, n_neighbors=10, random_state=0).fit(items)
+    return hasher, distances(request.param, queries, items), queries
+
+
+def test_what_is_asked_for_is_found_with_a_part_of_the_items(
+    fitted: tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]],
+) -> None:
+    hasher, truth, queries = fitted
+    reached, scanned = {}, {}
+    for wanted in (0.8, 0.95, 0.99):
+        hits = hasher.search(queries, 10, recall=wanted)
+        reached[wanted], scanned[wanted] = recall(hits.ids, truth), hits.scanned.mean() / 4_000
+    assert reached[0.8] > 0.74
+    assert reached[0.95] > 0.92
+    assert reached[0.99] > 0.97
+    assert scanned[0.8] < scanned[0.95] < scanned[0.99] < 0.5
+
+
+def test_everything_is_found_where_everything_is_asked_for(
+    fitted: tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]],
+) -> None:
+    hasher, truth, queries = fitted
+    far, found = hasher.kneighbors(queries, recall=1.0)
+    assert recall(found, truth) > 0.999  # but for float32 ties
+    np.testing.assert_allclose(far, np.sort(truth, axis=1)[:, :10], rtol=2e-4, atol=2e-5)
+
+
+def test_neighbours_have_the_usual_recall_without_being_asked(
+    fitted: tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]],
+) -> None:
+    hasher, truth, queries = fitted
+    assert recall(hasher.kneighbors(queries, return_distance=False), truth) > 0.92
+    assert hasher.search(queries, 10, recall=0.95).recall == 0.95
+
+
+def test_items_are_stored_once_whatever_buckets_they_are_in(
+    fitted: tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]],
+) -> None:
+    hasher, _, queries = fitted
+    found = hasher.search(queries, 4_000, recall=1.0).ids
+    assert all(len(set(line)) == 4_000 for line in found[:20])
+
+
+def test_files_and_pickles_answer_as_before(
+    tmp_path: Path, fitted: tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]]
+) -> None:
+    hasher, _, queries = fitted
+    hasher.save(tmp_path / "saved")
+    for again in (FlowHasher.load(tmp_path / "saved"), pickle.loads(pickle.dumps(hasher))):
+        for one, other in zip(hasher.kneighbors(queries), again.kneighbors(queries), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert again.trials_ == hasher.trials_
+        assert not len(again.classes_)
+
+
+def test_items_that_come_later_are_found_and_adapt_takes_them_in() -> None:
+    items, later = clouds(2_000), clouds(1_500, 2) + 3
+    hasher = FlowHasher(n_neighbors=10, random_state=0).fit(items)
+    added = hasher.add(later)
+    assert (added == np.arange(2_000, 3_500)).all()
+    found = hasher.kneighbors(later[:200], n_neighbors=1, return_distance=False)
+    assert (found[:, 0] == added[:200]).mean() > 0.9
+    everything = np.concatenate((items, later))
+    before = hasher.search(later[:300], 10, recall=0.95).scanned.mean()
+    hasher.adapt()
+    queries = clouds(300, 5) + 3
+    hits = hasher.search(queries, 10, recall=0.95)
+    assert recall(hits.ids, distances("euclidean", queries, everything)) > 0.91
+    assert hits.scanned.mean() < before
+
+
+def test_queries_that_look_different_are_learned_from() -> None:
+    items, rng = clouds(3_000), np.random.default_rng(3)
+    queries = (clouds(1_500, 4) + 1.5 * rng.normal(size=(1_500, 12))).astype(np.float32)
+    asked, test = queries[:1_200], queries[1_200:]
+    truth = distances("euclidean", test, items)
+    plain = FlowHasher(n_neighbors=10, random_state=0).fit(items)
+    told = FlowHasher(n_neighbors=10, random_state=0).fit(items, queries=asked)
+    assert recall(plain.kneighbors(test, return_distance=False), truth) < 0.9
+    assert recall(told.kneighbors(test, return_distance=False), truth) > 0.91
+
+
+def test_mistakes_are_said_in_a_line() -> None:
+    items = clouds(300)
+    with pytest.raises(InputError, match="active is 2, and there are no labels"):
+        FlowHasher(active=2).fit(items)
+    with pytest.raises(InputError, match="queries came together with y"):
+        FlowHasher().fit(items, np.arange(300) % 3, queries=items)
+    hasher = FlowHasher(random_state=0).fit(items)
+    with pytest.raises(InputError, match="predict wants labels"):
+        hasher.predict(items)
+    with pytest.raises(InputError, match="fitted without labels"):
+        hasher.adapt(items)
+
+
+def test_few_items_are_searched_whole() -> None:
+    items = clouds(100)
+    found = FlowHasher(n_neighbors=5).fit(items).kneighbors(items[:10], return_distance=False)
+    assert recall(found, distances("euclidean", items[:10], items)) == 1

@@ -1,0 +1,205 @@
+"""Buckets of vectors without labels, against loops over items, queries and buckets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
+
+from flowhash.learn import fit_vectors
+from flowhash.learn.routing.fit_vectors import RECALLS, _Asked, bucket_count
+from flowhash.learn.routing.neighbour_graph import NEIGHBOURS, centre_scores, neighbour_graph
+from flowhash.learn.routing.neighbour_router import (
+    NeighbourRouter,
+    bucket_worths,
+    router_at_centres,
+    train_router,
+)
+from flowhash.learn.routing.second_buckets import (
+    LEAST_MISSED,
+    LEAST_VOTE,
+    SOFTNESS,
+    second_buckets,
+)
+
+
+def clouds(count: int, dim: int = 8, middles: int = 12, seed: int = 0) -> NDArray[np.float32]:
+    """Overlapping clouds, so that neighbours lie in several buckets."""
+    rng = np.random.default_rng(seed)
+    chosen = rng.normal(size=(middles, dim))[rng.integers(0, middles, count)]
+    return (chosen + 0.6 * rng.normal(size=(count, dim))).astype(np.float32)
+
+
+def a_router(buckets: int, dim: int, seed: int) -> NeighbourRouter:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(buckets, dim)).astype(np.float32)
+    return NeighbourRouter(weights, rng.normal(size=buckets).astype(np.float32))
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_the_graph_of_everything_is_brute_force(inner: bool) -> None:
+    rows, centres = clouds(300), clouds(7, seed=1)
+    homes = centre_scores(rows, centres).argmax(axis=1).astype(np.int32)
+    asked = np.arange(0, 300, 3)
+    found = neighbour_graph(rows, homes, centres, asked, inner=inner, everything=True)
+    wide = rows.astype(np.float64)
+    near = -wide @ wide.T if inner else np.square(wide[:, None] - wide[None]).sum(axis=2)
+    np.fill_diagonal(near, np.inf)
+    for query, ids in zip(asked, found, strict=True):
+        assert set(ids) == set(np.argsort(near[query], kind="stable")[:NEIGHBOURS])
+
+
+def test_the_graph_of_queries_may_hold_the_item_itself_and_says_where_there_are_too_few() -> None:
+    rows = clouds(6)
+    homes = np.zeros(6, np.int32)
+    found = neighbour_graph(rows, homes, rows[:1], np.arange(6), rows, everything=True)
+    assert (found[:, 0] == np.arange(6)).all()
+    assert (found[:, 6:] == -1).all()
+    own = neighbour_graph(rows, homes, rows[:1], np.arange(6), everything=True)
+    assert (own[:, 5:] == -1).all()
+    assert not (own == np.arange(6)[:, None]).any()
+
+
+def test_worth_is_probability_over_share() -> None:
+    router, rows = a_router(5, 8, 0), clouds(20)
+    loads = np.array([3, 0, 7, 1, 9])
+    found = bucket_worths(router, rows, loads)
+    for query, row in enumerate(rows.astype(np.float64)):
+        made = [float(row @ router.weights[b]) + float(router.biases[b]) for b in range(5)]
+        total = np.log(sum(np.exp(value) for value in made))
+        for bucket, value in enumerate(made):
+            expected = value - total - np.log(loads[bucket] / 20) if loads[bucket] else -np.inf
+            assert found[query, bucket] == pytest.approx(expected, abs=1e-4)
+
+
+def likelihood(
+    router: NeighbourRouter,
+    rows: NDArray[np.float32],
+    near: NDArray[np.int32],
+    codes: NDArray[np.int32],
+) -> float:
+    """Mean log-probability that a neighbour is in an opened bucket, by loops."""
+    values = []
+    for row, items in zip(rows.astype(np.float64), near, strict=True):
+        made = router.weights.astype(np.float64) @ row + router.biases
+        likely = np.exp(made - made.max())
+        likely /= likely.sum()
+        values += [np.log(sum(likely[b] for b in codes[i] if b >= 0)) for i in items if i >= 0]
+    return float(np.mean(values))
+
+
+def test_training_makes_the_buckets_of_neighbours_likelier_also_where_items_have_two() -> None:
+    rows, centres = clouds(600), clouds(10, seed=1)
+    homes = centre_scores(rows, centres).argmax(axis=1).astype(np.int32)
+    near = neighbour_graph(rows, homes, centres, np.arange(600), everything=True)
+    start = router_at_centres(centres, rows, near, homes)
+    codes = np.stack((homes, np.where(np.arange(600) % 3, -1, (homes + 1) % 10)), 1).astype(
+        np.int32
+    )
+    for buckets in (homes[:, None], codes):
+        made = train_router(start, rows, near, buckets, steps=150)
+        again = train_router(start, rows, near, buckets, steps=150)
+        assert likelihood(made, rows, near, buckets) > likelihood(start, rows, near, buckets) + 0.02
+        np.testing.assert_array_equal(made.weights, again.weights)
+
+
+def test_the_start_is_as_sharp_as_makes_neighbours_likeliest() -> None:
+    rows, centres = clouds(400), clouds(9, seed=1)
+    homes = centre_scores(rows, centres).argmax(axis=1).astype(np.int32)
+    near = neighbour_graph(rows, homes, centres, np.arange(400), everything=True)
+    start = router_at_centres(centres, rows, near, homes)
+    best = likelihood(start, rows, near, homes[:, None])
+    for factor in (0.5, 2.0):
+        other = NeighbourRouter(factor * start.weights, factor * start.biases)
+        assert likelihood(other, rows, near, homes[:, None]) < best
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 15), st.integers(2, 40))
+def test_second_buckets_are_the_largest_gains_by_loops(seed: int, buckets: int, items: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, router = clouds(items, seed=seed), a_router(buckets, 8, seed)
+    homes = rng.integers(0, buckets, items).astype(np.int32)
+    near = rng.integers(-1, items, (items, 4)).astype(np.int32)
+    threshold = float(rng.normal())
+    found = second_buckets(router, rows, near, homes, threshold)
+    worth = bucket_worths(router, rows, np.bincount(homes, minlength=buckets)).astype(np.float64)
+    chance = 1 / (1 + np.exp(-(worth - threshold) / SOFTNESS))
+    gains = np.zeros((items, buckets))
+    for query in range(items):
+        voted = np.argsort(-worth[query], kind="stable")[:12]
+        for item in near[query]:
+            missed = 1 - chance[query, homes[item]]
+            if item < 0 or missed <= LEAST_MISSED:
+                continue
+            for bucket in voted:
+                vote = missed * chance[query, bucket]
+                if bucket != homes[item] and vote > LEAST_VOTE:
+                    gains[item, bucket] += vote
+    gains /= np.sqrt(np.maximum(chance.mean(axis=0), 1e-9))
+    assert found.gains == pytest.approx(gains.max(axis=1), rel=1e-3, abs=1e-4)
+    for item in range(items):
+        if found.buckets[item] < 0:
+            assert gains[item].max() == pytest.approx(0, abs=0.05)
+        else:
+            assert found.buckets[item] != homes[item]
+            assert gains[item, found.buckets[item]] == pytest.approx(gains[item].max(), rel=1e-3)
+    codes = found.codes(homes, 0.5)
+    assert (codes[:, 0] == homes).all()
+    assert (codes[:, 1] >= 0).sum() <= items // 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 9), st.booleans())
+def test_what_a_trial_says_is_counted_right(seed: int, buckets: int, twice: bool) -> None:
+    rng = np.random.default_rng(seed)
+    items, asked = 60, 15
+    codes = np.full((items, 2), -1, np.int32)
+    codes[:, 0] = rng.integers(0, buckets, items)
+    if twice:
+        some = rng.random(items) < 0.4
+        codes[some, 1] = (codes[some, 0] + rng.integers(1, buckets, some.sum())) % buckets
+    near = np.stack([rng.permutation(items)[:5] for _ in range(asked)]).astype(np.int32)
+    judge = _Asked(clouds(asked, seed=seed), near, items)
+    router = a_router(buckets, 8, seed)
+    found = judge.trial("it", router, codes)
+    loads = np.bincount(codes[codes >= 0], minlength=buckets)
+    worth = bucket_worths(router, judge.vectors, loads)
+    for recall in RECALLS:
+        threshold = judge.threshold(worth, codes, recall)
+        opened = [set(np.flatnonzero(line >= threshold)) for line in worth]
+        hit = [bool(opened[q] & set(codes[i])) for q in range(asked) for i in near[q]]
+        assert np.mean(hit) >= recall
+        scanned = [sum(bool(each & set(code)) for code in codes) for each in opened]
+        assert found.scanned[recall] == pytest.approx(np.mean(scanned) / items)
+
+
+def test_fewer_are_scanned_than_by_k_means_and_the_choice_is_the_cheapest_of_its_trials() -> None:
+    found = fit_vectors(clouds(4_000, middles=40), 64, seed=1)
+    assert found.trials[0].name.startswith("k-means")
+    assert found.trials[-1].cost == min(trial.cost for trial in found.trials)
+    assert found.trials[-1].cost < 0.9 * found.trials[0].cost
+    assert len(found.held_out) == 200
+    assert found.codes[:, 0].min() >= 0
+
+
+def test_copies_are_as_many_as_asked_for() -> None:
+    rows = clouds(2_000, middles=20)
+    assert fit_vectors(rows, 32, copies=0).codes.shape == (2_000, 1)
+    found = fit_vectors(rows, 32, copies=0.3).codes
+    assert found.shape == (2_000, 1) or (found[:, 1] >= 0).mean() <= 0.3
+
+
+def test_few_items_have_one_bucket() -> None:
+    assert [bucket_count(count) for count in (1, 255, 256, 10_000, 390_000)] == [
+        1,
+        1,
+        32,
+        256,
+        1024,
+    ]
+    for count in (1, 2, 100):
+        found = fit_vectors(clouds(count))
+        assert (found.codes == 0).all()
+        assert not found.trials
