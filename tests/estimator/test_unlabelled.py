@@ -146,3 +146,52 @@ def test_few_items_are_searched_whole() -> None:
     items = clouds(100)
     found = FlowHasher(n_neighbors=5).fit(items).kneighbors(items[:10], return_distance=False)
     assert recall(found, distances("euclidean", items[:10], items)) == 1
+
+
+def seconds(hasher: FlowHasher, ids: NDArray[np.int64]) -> float:
+    """The share of items with two buckets."""
+    return float(np.mean([len(hasher.table_.buckets_of(int(item))) == 2 for item in ids]))
+
+
+def test_items_that_come_later_get_second_buckets_by_the_same_rule() -> None:
+    items, later, queries = clouds(8_000), clouds(1_000, 2), clouds(400, 1)
+    hasher = FlowHasher(copies=0.2, n_neighbors=10, random_state=0).fit(items)
+    assert seconds(hasher, np.arange(8_000)) == pytest.approx(0.2, abs=0.001)
+    added = hasher.add(later)
+    assert 0.1 < seconds(hasher, added) < 0.35
+    hits = hasher.search(queries, 10, recall=0.95)
+    truth = distances("euclidean", queries, np.concatenate((items, later)))
+    assert recall(hits.ids, truth) > 0.93
+
+
+@pytest.mark.parametrize("rank", ["input", "whitened"])
+def test_labelled_items_get_second_buckets_where_copies_are_asked_for(rank: str) -> None:
+    items, labels = clouds(3_000), np.random.default_rng(0).integers(0, 4, 3_000)
+    queries = clouds(300, 1)
+    options = {"buckets": 32, "hidden": (), "steps": 100, "rank": rank, "random_state": 0}
+    hasher = FlowHasher(copies=0.3, n_neighbors=10, **options).fit(items, labels)
+    assert 0.2 < seconds(hasher, np.arange(3_000)) <= 0.3
+    plain = FlowHasher(n_neighbors=10, **options).fit(items, labels)
+    assert plain.table_.active == 1
+    first = [hasher.table_.buckets_of(item)[0] for item in range(3_000)]
+    seen = [plain.table_.buckets_of(item)[0] for item in range(3_000)]
+    assert np.mean(np.array(first) == seen) > 0.7  # codes are sorted, so that a second may be first
+    everything = plain.search(queries, 10, recall=None, probe=32)
+    hits = hasher.search(queries, 10, recall=0.9)
+    assert (hits.ids[:, :, None] == everything.ids[:, None]).any(axis=1).mean() > 0.85
+    for query, (ids, opened) in enumerate(zip(hits.ids[:20], hits.opened, strict=False)):
+        made = hasher.encoder_.encode(queries[query : query + 1]).ordered_buckets()
+        assert len(set(ids)) == 10
+        assert opened <= made.shape[1]
+    hasher.add(items[:50], labels[:50])
+    hasher.adapt()
+    assert hasher.table_.active == 2
+    assert hasher.search(queries, 10, recall=0.9).recall == 0.9
+    assert hasher.predict(queries).shape == (300,)
+
+
+def test_copies_and_more_active_buckets_are_not_both_taken() -> None:
+    with pytest.raises(InputError, match=r"copies is 0\.3 and active is 2"):
+        FlowHasher(copies=0.3, active=2, buckets=8, hidden=(), steps=5).fit(
+            clouds(300), np.arange(300) % 3
+        )

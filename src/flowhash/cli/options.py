@@ -161,6 +161,14 @@ Recall = Annotated[
         "average, such as 0.95; `flowhash calibrate` comes first."
     ),
 ]
+Copies = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1,
+        help="The share of the items that get a second bucket, where a recall then scans less; "
+        "20 and 40 % are tried if not given.",
+    ),
+]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 # How it answers.

@@ -1,8 +1,7 @@
-"""What ``fit`` learns without labels: from vectors to an encoder that routes queries to buckets."""
+"""What ``fit`` learns for a recall: an encoder that routes queries, and second buckets of items."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,23 +11,11 @@ from sklearn.utils import check_random_state
 from flowhash.data import ArrayItems, LabelledItems, Preprocessing
 from flowhash.encoder import Encoder
 from flowhash.errors import InputError
-from flowhash.learn import RouterTrial, fit_vectors, router_encoder
+from flowhash.estimator.hasher_files import ROWS
+from flowhash.learn import ItemBuckets, fit_vectors, router_encoder, share_items
 
 if TYPE_CHECKING:
     from flowhash.estimator.flow_hasher import FlowHasher
-
-
-@dataclass(frozen=True, eq=False)
-class LearnedRouter:
-    """An encoder, the buckets of each item [n, k], what may calibrate, and what was tried.
-
-    ``held_out`` are items, or queries where some were given, that nothing was learned from.
-    """
-
-    encoder: Encoder
-    codes: NDArray[np.int32]
-    held_out: NDArray[np.int64]
-    trials: list[RouterTrial]
 
 
 def learn_router(
@@ -36,7 +23,7 @@ def learn_router(
     items: NDArray[np.float32],
     metric: str,
     queries: NDArray[np.float32] | None,
-) -> LearnedRouter:
+) -> tuple[Encoder, ItemBuckets]:
     """Learn buckets from vectors alone.
 
     Args:
@@ -62,7 +49,7 @@ def learn_router(
     return _learned(hasher, preprocessing, preprocessing(items), metric, asked)
 
 
-def relearn_router(hasher: FlowHasher, stored: NDArray[np.float32]) -> LearnedRouter:
+def relearn_router(hasher: FlowHasher, stored: NDArray[np.float32]) -> tuple[Encoder, ItemBuckets]:
     """The same for the embeddings that a table stores, with as many buckets as before."""
     encoder = hasher.encoder_
     return _learned(
@@ -77,22 +64,66 @@ def _learned(
     metric: str,
     queries: NDArray[np.float32] | None,
     buckets: int | None = None,
-) -> LearnedRouter:
+) -> tuple[Encoder, ItemBuckets]:
     options: dict[str, Any] = {}
     if metric == "cosine":  # all lie on a sphere around what zero has become
         options["origin"] = preprocessing(np.zeros((1, vectors.shape[1]), np.float32))[0]
     if buckets is None and not isinstance(hasher.buckets, str):
         buckets = int(hasher.buckets)
-    seed = int(check_random_state(hasher.random_state).randint(np.iinfo(np.int32).max))
-    made = fit_vectors(
-        vectors, buckets,
-        copies=None if isinstance(hasher.copies, str) else float(hasher.copies),
+    router, made = fit_vectors(
+        vectors,
+        buckets,
         inner=metric == "inner",
         queries=queries,
-        seed=seed,
-        show=bool(hasher.verbose),
-        say=print if hasher.verbose else lambda line: None,
+        **_options(hasher),
         **options,
+    )
+    return router_encoder(router, preprocessing), made
+
+
+def share_learned(
+    hasher: FlowHasher, encoder: Encoder, items: NDArray[np.float32], metric: str
+) -> tuple[ItemBuckets, NDArray[np.float32]]:
+    """Second buckets beside those that labels taught, and the embeddings of the items."""
+    if encoder.active > 1:
+        raise InputError(
+            f"copies is {hasher.copies} and active is {encoder.active}; expected active=1, since "
+            "copies gives some items a second bucket. Leave one of them out"
+        )
+    made = encoder.encode(items, ROWS, hasher.device)
+    homes = made.codes[:, 0]
+
+    def activations(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        return encoder.encode(rows, ROWS, hasher.device).activations
+
+    found = share_items(
+        made.embeddings, homes, encoder.buckets, activations,
+        inputs=items, inner=metric == "inner", **_options(hasher),
     )  # fmt: skip
-    encoder = router_encoder(made.router, preprocessing)
-    return LearnedRouter(encoder, made.codes, made.held_out, made.trials)
+    return found, made.embeddings
+
+
+def share_stored(
+    hasher: FlowHasher,
+    encoder: Encoder,
+    homes: NDArray[np.int32],
+    stored: NDArray[np.float32],
+    metric: str,
+) -> ItemBuckets:
+    """The same for embeddings that a table stores, which the encoder takes."""
+
+    def activations(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        return encoder.encode_stored(rows, hasher.device).activations
+
+    return share_items(
+        stored, homes, encoder.buckets, activations, inner=metric == "inner", **_options(hasher)
+    )
+
+
+def _options(hasher: FlowHasher) -> dict[str, Any]:
+    return {
+        "copies": None if isinstance(hasher.copies, str) else float(hasher.copies),
+        "seed": int(check_random_state(hasher.random_state).randint(np.iinfo(np.int32).max)),
+        "show": bool(hasher.verbose),
+        "say": print if hasher.verbose else lambda line: None,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,7 +30,12 @@ from flowhash.estimator.fit_encoder import (
     learn_encoder,
     without_centre,
 )
-from flowhash.estimator.fit_router import learn_router, relearn_router
+from flowhash.estimator.fit_router import (
+    learn_router,
+    relearn_router,
+    share_learned,
+    share_stored,
+)
 from flowhash.estimator.hasher_files import (
     ROWS,
     assemble,
@@ -43,7 +48,16 @@ from flowhash.estimator.hasher_files import (
     save_hasher,
 )
 from flowhash.estimator.input_arrays import check_kind, read_classes, read_items, read_labels
-from flowhash.learn import LOSSES, adapt_encoder, original_vectors, sample_size
+from flowhash.learn import (
+    LOSSES,
+    SECOND_NOTE,
+    ItemBuckets,
+    SecondRule,
+    adapt_encoder,
+    original_vectors,
+    sample_size,
+    second_codes,
+)
 from flowhash.networks import device_of, run_networks
 from flowhash.table import MOST_BUCKETS, RECALL_TOPS, HashTable, Hits, draw_sample
 
@@ -96,8 +110,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             ``buckets``; whether X ranks as it is or whitened, if ``rank`` is "input"; and whether
             neighbours count in the loss. ``class_order`` is 0 and there is no hidden layer, unless
             you say otherwise. It takes five classes.
-        copies: without labels, the share of the items that are in a second bucket at the most,
-            where that lets fewer be scanned; "auto" tries 20 and 40 %.
+        copies: the share of the items that are in a second bucket at the most, so that fewer are
+            scanned for a recall; kept only where that is so. Without labels "auto" tries 20 and
+            40 %. With labels "auto" is none, and a number takes ``active=1`` and calibrates.
         recall: the share of the nearest of all items that ``kneighbors`` finds on average, if it is
             not told otherwise; "auto" is 0.95 without labels. With labels it is not looked at
             unless given, and wants :meth:`calibrate` first.
@@ -253,12 +268,20 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         encoder, trials = learn_encoder(self, learned, numbers[known], names)
         if metric == "inner":
             encoder = without_centre(encoder)
-        table = new_table(encoder, metric)
-        _add_items(encoder, table, items, self.device)
-        self._take_names(reader)
-        self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
-        self.trials_ = [_in_our_words(trial.to_json()) for trial in trials]
-        self.classes_, self._numbers, self.effective_metric_ = classes, numbers, metric
+        tried = [_in_our_words(trial.to_json()) for trial in trials]
+        if self._wants_copies():
+            shared, stored = share_learned(self, encoder, items, metric)
+            self._take_names(reader)
+            self.effective_metric_ = metric
+            self._assemble(encoder, shared, stored, numbers)
+            tried += [trial.to_json() for trial in shared.trials]
+        else:
+            table = new_table(encoder, metric)
+            _add_items(encoder, table, items, self.device)
+            self._take_names(reader)
+            self.encoder_, self.table_, self.n_samples_fit_ = encoder, table, len(items)
+            self._numbers, self.effective_metric_ = numbers, metric
+        self.trials_, self.classes_ = tried, classes
         return self
 
     def _fit_vectors(
@@ -272,20 +295,36 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         asked = None
         if queries is not None:
             asked = read_items(reader, queries, reset=False, unit=metric == "cosine")
-        made = learn_router(self, items, metric, asked)
+        encoder, made = learn_router(self, items, metric, asked)
         self._take_names(reader)
         self.effective_metric_ = metric
-        stored = made.encoder.preprocessing(items)
+        stored = encoder.preprocessing(items)
         nobody = np.full(len(items), -1, np.int64)
-        assemble(self.__dict__, made.encoder, made.codes, stored, nobody)
+        self._assemble(encoder, made, stored, nobody, asked is None)
         self.trials_ = [trial.to_json() for trial in made.trials]
         self.classes_ = np.zeros(0, np.int64)
-        if asked is None:
-            self._calibrate_stored(made.held_out)
-        elif self.encoder_.buckets > 1:
-            found = self.encoder_.encode(asked[made.held_out], ROWS, self.device)
+        if asked is not None and encoder.buckets > 1:
+            found = encoder.encode(asked[made.held_out], ROWS, self.device)
             self.table_.calibrate(found.activations, found.embeddings, encoder=found.fingerprint)
         return self
+
+    def _wants_copies(self) -> bool:
+        """Whether somebody asked for second buckets; with labels nobody else does."""
+        return not isinstance(self.copies, str) and self.copies > 0
+
+    def _assemble(
+        self,
+        encoder: Encoder,
+        made: ItemBuckets,
+        stored: NDArray[np.float32],
+        numbers: NDArray[np.int64],
+        calibrate: bool = True,
+    ) -> None:
+        """Take an encoder, a table of these buckets, and labels; calibrate by what is held out."""
+        notes = None if made.rule is None else {SECOND_NOTE: made.rule.to_json()}
+        assemble(self.__dict__, encoder, made.codes, stored, numbers, notes)
+        if calibrate:
+            self._calibrate_stored(made.held_out)
 
     def _take_names(self, reader: FlowHasher) -> None:
         """Keep what was found out about the columns of X."""
@@ -305,8 +344,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def add(self, X: Any, y: Any = None) -> NDArray[np.int64]:  # noqa: N803
         """Put more items into the table; the buckets stay as they were learned.
 
-        Without labels an item goes into the bucket that the router opens first for it; second
-        buckets are given by ``fit`` and ``adapt`` only.
+        Where items have second buckets, so do some of these: by what their nearest items in the
+        table would miss, at the gain that was enough in ``fit``.
 
         Args:
             X: embeddings [n, features].
@@ -332,7 +371,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                     "for it, or leave y out, to search such items all the same, or fit again with "
                     "them"
                 )
-        added = _add_items(self.encoder_, self.table_, items, self.device)
+        rule = SecondRule.from_json(self.table_.notes().get(SECOND_NOTE))
+        second = None if rule is None else self._second_by(rule)
+        added = _add_items(self.encoder_, self.table_, items, self.device, second)
         self._numbers = np.concatenate((self._numbers, numbers))
         self.n_samples_fit_ = len(self.table_)
         return added
@@ -363,6 +404,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         chosen = draw_sample(len(rows), size, seed)  # no more are encoded
         if X is None:
             rows, starts = stored[chosen], starts[chosen]
+            starts = np.where(starts < 0, starts[:, :1], starts)  # every item counts alike
         else:
             parts = self.encoder_.stream(rows[chosen], ROWS, self.device)
             made = [(part.embeddings, part.codes) for part in parts]
@@ -373,7 +415,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         )  # fmt: skip
         blocks = (stored[start : start + ROWS] for start in range(0, len(stored), ROWS))
         codes = np.concatenate([encoder.encode_stored(part, self.device).codes for part in blocks])
-        assemble(self.__dict__, encoder, codes, stored, self._numbers)
+        if not self._wants_copies():
+            assemble(self.__dict__, encoder, codes, stored, self._numbers)
+            return self
+        shared = share_stored(self, encoder, codes[:, 0], stored, self.table_.metric)
+        self._assemble(encoder, shared, stored, self._numbers)
         return self
 
     def search(
@@ -461,10 +507,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 stacklevel=3,
             )
         _, stored = contents(self.table_, self.n_samples_fit_)
-        made = relearn_router(self, stored)
-        assemble(self.__dict__, made.encoder, made.codes, stored, self._numbers)
+        encoder, made = relearn_router(self, stored)
+        self._assemble(encoder, made, stored, self._numbers)
         self.trials_ = [trial.to_json() for trial in made.trials]
-        self._calibrate_stored(made.held_out)
         return self
 
     def kneighbors(
@@ -674,7 +719,10 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _stored_items(self, chosen: NDArray[np.int64] | None = None) -> Encoded:
         """Items of the table as queries: activations are computed anew from embeddings."""
         _, embeddings = contents(self.table_, self.n_samples_fit_)
-        embeddings = embeddings if chosen is None else embeddings[chosen]
+        return self._encoded(embeddings if chosen is None else embeddings[chosen])
+
+    def _encoded(self, embeddings: NDArray[np.float32]) -> Encoded:
+        """Items of which only the embeddings are left."""
         encoder, base = self.encoder_, self.encoder_.base
         if base is None or base.passes_through or encoder.networks.chained:
             return encoder.encode_stored(embeddings, self.device)
@@ -683,6 +731,14 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         blocks = (items[start : start + ROWS] for start in range(0, len(items), ROWS))
         made = [part for (part,) in run_networks([encoder.hash.to(device)], blocks, device)]
         return Encoded(embeddings, np.concatenate(made), encoder.active, encoder.fingerprint)
+
+    def _second_by(self, rule: SecondRule) -> Callable[[Encoded], NDArray[np.int32]]:
+        """What gives further items their codes."""
+
+        def activations_of(ids: NDArray[np.int64]) -> NDArray[np.float32]:
+            return self._encoded(contents(self.table_, len(self.table_))[1][ids]).activations
+
+        return lambda made: second_codes(self.table_, made, rule, activations_of)
 
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -722,19 +778,17 @@ def _in_our_words(trial: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_items(
-    encoder: Encoder, table: HashTable, items: NDArray[np.float32], device: str
+    encoder: Encoder,
+    table: HashTable,
+    items: NDArray[np.float32],
+    device: str,
+    second: Callable[[Encoded], NDArray[np.int32]] | None = None,
 ) -> NDArray[np.int64]:
     """Encode items and add them; the ids, which count from the number of items before."""
-    parts = encoder.stream(items, ROWS, device)
-    free = table.active - encoder.active  # second buckets, which only fit and adapt give
-    added = [
-        table.add(
-            np.pad(part.codes, ((0, 0), (0, free)), constant_values=-1),
-            part.embeddings,
-            encoder=part.fingerprint,
-        )
-        for part in parts
-    ]
+    added = []
+    for part in encoder.stream(items, ROWS, device):
+        codes = part.codes if second is None else second(part)
+        added.append(table.add(codes, part.embeddings, encoder=part.fingerprint))
     table.compact()  # one segment is the fastest to search
     return np.concatenate(added)
 

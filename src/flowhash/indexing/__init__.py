@@ -12,6 +12,10 @@ if TYPE_CHECKING:
         TableChoices as TableChoices,
         open_table as open_table,
     )
+    from flowhash.indexing.stored_codes import (
+        StoredCodes as StoredCodes,
+        share_table as share_table,
+    )
     from flowhash.indexing.table_adaptation import (
         Adaptation as Adaptation,
         adapt_table as adapt_table,

@@ -20,9 +20,10 @@ from flowhash.progress_bars import shown
 from flowhash.table import HashTable
 
 if TYPE_CHECKING:
-    from flowhash.encoder import Encoder
+    from flowhash.encoder import Encoded, Encoder
 
 AT_ONCE = 500  # items that are encoded and stored at once, at the most
+ROUTED = 2  # buckets that an item without a label may be in
 ID_KINDS = {"numbers": "int64", "names": "string"}
 
 
@@ -37,6 +38,8 @@ class TableChoices:
         dtype: of a new table.
         distribute: spread it over the nodes of Citus.
         buckets: of a new table; where an encoder makes the items, it knows.
+        active: of a new table, in how many buckets an item may be at the most; as many as the
+            encoder gives it, and two where it was fitted to vectors without labels.
     """
 
     ids: str | None = None
@@ -45,6 +48,7 @@ class TableChoices:
     dtype: str | None = None
     distribute: bool = False
     buckets: int | None = None
+    active: int | None = None
 
 
 def open_table(
@@ -57,7 +61,15 @@ def open_table(
     """
     check_id_kind(choices.ids)
     kind = None if choices.ids is None else ID_KINDS[choices.ids]
-    wanted = {"metric": choices.metric, "dtype": choices.dtype, "id_kind": kind}
+    wanted: dict[str, Any] = {
+        "metric": choices.metric, "dtype": choices.dtype, "id_kind": kind, "active": choices.active,
+    }  # fmt: skip
+    if choices.active is not None and not encoder.active <= choices.active <= encoder.buckets:
+        raise InputError(
+            f"is {choices.active}; expected {encoder.active} to {encoder.buckets}, from the "
+            "buckets that the encoder gives an item to all that there are",
+            subject="active",
+        )
     there = (out / "manifest.json").exists() if isinstance(out, Path) else engine_exists(out)
     if not there:
         try:
@@ -66,6 +78,7 @@ def open_table(
                 metric=choices.metric or "euclidean",
                 dtype=choices.dtype or "float32",
                 ids=kind or ("string" if collection.files else "int64"),
+                active=choices.active or _usual_active(encoder),
                 **({"distribute": True} if choices.distribute else {}),
             )
         except StorageError:
@@ -92,6 +105,13 @@ def open_table(
                 Argument(choice),
             )
     return table
+
+
+def _usual_active(encoder: Encoder) -> int:
+    """Room for second buckets where searches will be asked for a recall."""
+    from flowhash.learn import is_router
+
+    return max(encoder.active, min(ROUTED, encoder.buckets) if is_router(encoder) else 1)
 
 
 def check_id_kind(ids: str | None) -> None:
@@ -200,7 +220,7 @@ class IndexRun:
         made = self.encoder.encode(items, AT_ONCE, device)
         noted = source_note(int(places[-1]) + 1)
         self.table.add(
-            made.codes,
+            self._codes(made),
             made.embeddings,
             # Without names the table counts: others may add to an engine at any moment.
             [self.collection.names[place] for place in places.tolist()] if self.names else None,
@@ -213,6 +233,25 @@ class IndexRun:
         self.done = noted["done"]
         self.added += len(places)
         self.notes.remove_old_file(self.note)
+
+    def _codes(self, made: Encoded) -> NDArray[np.int32]:
+        """The buckets of items: what the encoder says, and second ones where the table has some."""
+        table, codes = self.table, made.codes
+        if table.active == codes.shape[1]:
+            return codes
+        from flowhash.learn import SECOND_NOTE, SecondRule, second_codes
+
+        # An engine would be asked for thousands of embeddings; there they come with `copy`.
+        noted = table.notes().get(SECOND_NOTE) if isinstance(table, HashTable) else None
+        rule = SecondRule.from_json(noted)
+        if rule is not None and isinstance(table, HashTable) and self.encoder.takes_embeddings:
+            codes = second_codes(table, made, rule, self._activations_of)
+        return codes
+
+    def _activations_of(self, ids: NDArray[Any]) -> NDArray[np.float32]:
+        """Those of items in the table."""
+        stored = np.stack([self.table[item].embedding for item in ids.tolist()])
+        return self.encoder.encode_stored(stored).activations
 
     def _read_note(self) -> None:
         """How far the collection is by now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flowhash.durable_files import folder_aside, naming, put_folder
 from flowhash.errors import Argument, InputError, StorageError
+from flowhash.indexing.stored_codes import StoredCodes, stored_embeddings
 from flowhash.indexing.table_notes import (
     ADAPTED,
     LostEncoderError,
@@ -53,11 +54,18 @@ def adapt_table(
     encoder: Encoder,
     out: str | Path | None = None,
     *,
+    copies: float | None = None,
     seed: int = 0,
     device: str = "auto",
     show: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Adaptation:
     """Fit the buckets to the items in a table, without labels, and give each item a new code.
+
+    With an encoder that was itself fitted to vectors without labels, all of that is done anew: the
+    router learns in which buckets neighbours lie, items get second buckets where the table has room
+    for two, and how many buckets a recall takes is calibrated by items that were held out. All of
+    it is committed in the same step.
 
     The new encoder is saved first, whole or not at all, then all items get their codes in one step,
     with its fingerprint and a note of where it is. Ended anywhere, even by ``kill -9``, this leaves
@@ -65,15 +73,19 @@ def adapt_table(
     takes an encoder that is saved there, if the table has not changed since it was fitted.
 
     Searches go on meanwhile, among the old codes. Of the embeddings a sample is in memory, 256 a
-    bucket and 256 MB at the most; but 8 a bucket always, also where these are more than that.
+    bucket and 256 MB at the most; but 8 a bucket always, also where these are more than that. A
+    router learns from all items, and has them in memory three times.
 
     Args:
         table: in a folder or in memory, open to be changed.
         encoder: that made its codes.
         out: a new folder for the run with the new encoder; None, for a table in memory, saves none.
-        seed: of the sample.
+        copies: for a router: the share of the items with a second bucket, where that lets a recall
+            scan less; None tries 20 and 40 %.
+        seed: of the sample, or of all that is drawn for a router.
         device: for the codes.
         show: progress, on the error stream.
+        say: hears a line for each way to open buckets that is tried for a router.
 
     Raises:
         InputError: the table is empty, of another encoder or an engine's; ``out`` holds something
@@ -81,6 +93,7 @@ def adapt_table(
         StorageError: a file could not be written; the table is as it was.
     """
     from flowhash.encoder import check_table
+    from flowhash.learn import SECOND_NOTE, is_router
 
     _check(table, out)
     check_table(encoder, table)
@@ -90,23 +103,36 @@ def adapt_table(
     folder = None if out is None else Path(out).expanduser()
     wanted = _record(table, encoder, seed)
     saved = None if folder is None else _saved(folder, wanted, encoder)
-    adapted = _fitted(table, encoder, seed, show) if saved is None else saved
-    notes: dict[str, Any] = {}
+    codes: StoredCodes | None = None
+    if is_router(encoder):
+        share = copies if table.active > 1 else 0.0
+        if saved is not None and folder is not None:
+            adapted, codes = saved, StoredCodes.load(folder, table.version)
+        else:
+            adapted, codes = _routed(table, encoder, share, seed, show, say)
+    else:
+        adapted = _fitted(table, encoder, seed, show) if saved is None else saved
+    notes: dict[str, Any] = {} if codes is not None else {SECOND_NOTE: None}
     if folder is not None:
         if saved is None:
-            _save(adapted, folder, wanted)
+            _save(adapted, folder, wanted, codes)
         notes[ADAPTED] = {
             **wanted, "fingerprint": adapted.fingerprint, "path": _whole(folder / ENCODER),
             "beside": None if table.path is None else _whole(table.path),
         }  # fmt: skip
-    with items_bar("recode", len(table), show) as advance:
+    if codes is None:
+        with items_bar("recode", len(table), show) as advance:
 
-        def codes_of(embeddings: NDArray[np.float32]) -> NDArray[np.int32]:
-            codes = adapted.encode_stored(embeddings, device).codes
-            advance(len(codes))
-            return codes
+            def codes_of(embeddings: NDArray[np.float32]) -> NDArray[np.int32]:
+                made = adapted.encode_stored(embeddings, device).codes
+                advance(len(made))
+                return made
 
-        table.recode(codes_of, adapted.fingerprint, notes)
+            table.recode(codes_of, adapted.fingerprint, notes)
+    else:
+        codes.commit(table, adapted.fingerprint, notes, show)
+        if folder is not None:
+            codes.forget(folder)
     with contextlib.suppress(StorageError):  # the table's own note says the same, and counts
         tell_index(table)
     return Adaptation(adapted, folder, saved is not None)
@@ -222,13 +248,17 @@ def _saved(folder: Path, wanted: Mapping[str, Any], encoder: Encoder) -> Encoder
     return Encoder.load(folder / ENCODER, own)
 
 
-def _save(encoder: Encoder, folder: Path, record: Mapping[str, Any]) -> None:
+def _save(
+    encoder: Encoder, folder: Path, record: Mapping[str, Any], codes: StoredCodes | None
+) -> None:
     """Write the run beside its place, then give it its name, in one step."""
     from flowhash.model_files import write_json
 
     with naming(folder), folder_aside(folder) as made:
         encoder.save(made / ENCODER)
         write_json(made / FITTED_TO, record)
+        if codes is not None:
+            codes.save(made)
         put_folder(made, folder)
 
 
@@ -249,6 +279,32 @@ def _fitted(table: HashTable, encoder: Encoder, seed: int, show: bool) -> Encode
         embeddings, codes = embeddings[:taken], codes[:taken]
     codes = np.where(codes < 0, codes[:, :1], codes)  # so that every item counts alike
     return adapt_encoder(encoder, embeddings, codes, metric=table.metric, seed=seed, show=show)
+
+
+def _routed(
+    table: HashTable,
+    encoder: Encoder,
+    copies: float | None,
+    seed: int,
+    show: bool,
+    say: Callable[[str], None],
+) -> tuple[Encoder, StoredCodes]:
+    """A router fitted to all items, and their buckets."""
+    from flowhash.learn import fit_vectors, router_encoder
+
+    if table.metric == "cosine":
+        raise InputError(
+            f"{_place(table)} ranks by cosine, and a router by distance; bring vectors to length "
+            "one and index them with --metric euclidean, which orders alike"
+        )
+    version = table.version
+    embeddings = stored_embeddings(table, show)
+    router, made = fit_vectors(
+        embeddings, table.buckets, copies=copies, inner=table.metric == "inner", seed=seed,
+        show=show, say=say,
+    )  # fmt: skip
+    adapted = router_encoder(router, encoder.preprocessing)
+    return adapted, StoredCodes.of(table, version, embeddings, made, adapted)
 
 
 def _place(table: HashTable) -> str:

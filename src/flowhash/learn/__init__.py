@@ -38,9 +38,17 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.learn.adaptation import sample_size as sample_size
     from flowhash.learn.presets import vector_settings as vector_settings
     from flowhash.learn.routing.fit_vectors import (
+        ItemBuckets as ItemBuckets,
         RouterTrial as RouterTrial,
         fit_vectors as fit_vectors,
+        is_router as is_router,
         router_encoder as router_encoder,
+        share_items as share_items,
+    )
+    from flowhash.learn.routing.second_buckets import (
+        SECOND_NOTE as SECOND_NOTE,
+        SecondRule as SecondRule,
+        second_codes as second_codes,
     )
     from flowhash.learn.samplers import enough_of_each as enough_of_each
     from flowhash.learn.settings import DEFAULT_PENALTY as DEFAULT_PENALTY

@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # for other rooms
     )
     from flowhash.table.integrity import folder_faults as folder_faults
     from flowhash.table.recall_calibration import (
+        FEWEST as FEWEST,
         RECALL_NOTE as RECALL_NOTE,
         RECALL_TOPS as RECALL_TOPS,
         calibrated as calibrated,

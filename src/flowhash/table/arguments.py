@@ -113,11 +113,15 @@ def _read_vectors(settings: TableSettings, values: ArrayLike, name: str) -> NDAr
 
 
 def read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArray[np.int32]:
-    """Check the codes of so many items; a copy, ascending in each row, then -1 [count, k]."""
+    """Check the codes of so many items; a copy, ascending in each row, then -1 [count, k].
+
+    Of fewer columns than k, all items are in fewer buckets.
+    """
     array = numbers(values, "codes")
     if array.size == 0 and count == 0:
         return np.empty((0, settings.active), np.int32)
-    if array.dtype.kind not in "iu" or array.shape != (count, settings.active):
+    shaped = array.ndim == 2 and len(array) == count and 1 <= array.shape[1] <= settings.active
+    if array.dtype.kind not in "iu" or not shaped:
         raise InputError(
             f"codes has shape {array.shape} and dtype {array.dtype}; expected whole numbers "
             f"[{count}, {settings.active}], the {settings.active} active buckets of each item"
@@ -125,7 +129,8 @@ def read_codes(settings: TableSettings, values: ArrayLike, count: int) -> NDArra
     # What does not fit, and what is not -1, must not become it.
     if array.dtype.itemsize > 4 or array.dtype == np.uint32:
         array = array.clip(-2 if array.dtype.kind == "i" else 0, settings.buckets)
-    codes = np.array(array, np.int32, order="C")  # a copy: it is sorted
+    codes = np.full((count, settings.active), -1, np.int32)  # a copy: it is sorted
+    codes[:, : array.shape[1]] = array
     row = first_wrong_code(codes, settings.buckets)
     if row != -1:
         many = f"1 to {settings.active}" if settings.active > 1 else "1"

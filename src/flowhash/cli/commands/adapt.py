@@ -37,6 +37,7 @@ def adapt(
             help="A new folder for the run with the new encoder; TABLE.adapted if not given."
         ),
     ] = None,
+    copies: options.Copies = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Of the sample that buckets are fitted to.")
     ] = 0,
@@ -49,6 +50,8 @@ def adapt(
     """Fit the buckets to the items that are in a table, without labels.
 
     For tables with items of classes that training never saw. The buckets start at the trained ones.
+    Where the encoder was fitted to vectors without labels, it learns anew in which buckets
+    neighbours lie, gives second buckets, and calibrates.
     The new encoder is saved, then every item gets its new code, in one step; searches by others go
     on meanwhile. Stopped or killed, it leaves the table and its encoder as they were, and the same
     command goes on.
@@ -67,7 +70,7 @@ def adapt(
         if not again and _was_adapted(opened, place, encoder, out, seed, output):
             return
         loaded = _encoder_of(opened, place, encoder)
-        _adapt(context, opened, place, loaded, out, seed, device, output)
+        _adapt(context, opened, place, loaded, out, copies, seed, device, output)
 
 
 def _was_adapted(
@@ -107,7 +110,7 @@ def _encoder_of(table: HashTable, place: Path, given: Path | None) -> Encoder:
 
 def _adapt(
     context: typer.Context, table: HashTable, place: Path, encoder: Encoder, out: Path | None,
-    seed: int, device: str, output: Output,
+    copies: float | None, seed: int, device: str, output: Output,
 ) -> None:  # fmt: skip
     from flowhash.indexing import ENCODER, adapt_table, adaptation_folder
 
@@ -122,7 +125,10 @@ def _adapt(
         return f"{place} is as it was; {kept}the same command goes on"
 
     with stoppable(words):
-        done = adapt_table(table, encoder, folder, seed=seed, device=device, show=output.progress)
+        done = adapt_table(
+            table, encoder, folder, copies=copies, seed=seed, device=device, show=output.progress,
+            say=output.say,
+        )  # fmt: skip
         save_settings(context, folder / SETTINGS, table=place, out=None, encoder=None)
         after = table.stats()
     facts: dict[str, Any] = {

@@ -17,6 +17,7 @@ from flowhash.errors import InputError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
+    from flowhash.encoder import Encoder
     from flowhash.engines import RemoteEngine
     from flowhash.table import HashTable, RecallCalibration
 
@@ -47,6 +48,15 @@ def calibrate(
             min=1, help="Neighbours that will be asked for; may be given again. 1, 10 and 100."
         ),
     ] = None,
+    copies: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Give this share of the items a second bucket first, where a recall then scans "
+            "less. In a folder, where the table has room (`index --active 2`).",
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Of the stored items that are drawn.")
     ] = 0,
@@ -67,6 +77,8 @@ def calibrate(
             raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")
         loaded = load_encoder(_run_of(stored, place, encoder))
         began = time.monotonic()
+        if copies is not None:
+            _share(stored, loaded, place, copies, seed, device, output)
         if queries is None:
             made, own = stored_queries(stored, loaded, items, seed, device)
         else:
@@ -76,6 +88,25 @@ def calibrate(
             encoder=made.fingerprint,
         )  # fmt: skip
         _report(found, shown(place), len(stored), time.monotonic() - began, output)
+
+
+def _share(
+    table: HashTable | RemoteEngine, encoder: Encoder, place: str | Path, copies: float, seed: int,
+    device: str, output: Output,
+) -> None:  # fmt: skip
+    """Second buckets for a share of the items."""
+    from flowhash.indexing import share_table
+    from flowhash.table import HashTable
+
+    if not isinstance(table, HashTable):
+        raise InputError(
+            f"{shown(place)} is an address; --copies gives new codes to the items of a folder "
+            "only. Copy it into a folder (flowhash copy), calibrate that, and copy it to a new "
+            "address"
+        )
+    share_table(
+        table, encoder, copies, seed=seed, device=device, show=output.progress, say=output.say
+    )
 
 
 def _run_of(table: HashTable | RemoteEngine, place: str | Path, given: Path | None) -> Path:

@@ -217,15 +217,11 @@ def _fit_router(
         nobody = LabelledItems(items, np.zeros(len(items), np.int64), ("",), data)
         preprocessing = Preprocessing.fit(nobody, progress=output.progress)
         vectors = preprocessing(items.take(np.arange(len(items))))
-        # Second buckets are given by FlowHasher; `index` gives each item the router's first, so
-        # that what calibrate tells of the table differs a little from these trials.
-        made = fit_vectors(
-            vectors, buckets, copies=0, seed=seed, show=output.progress, say=output.say
+        router, made = fit_vectors(
+            vectors, buckets, seed=seed, show=output.progress, say=output.say
         )
-        encoder, trials = (
-            router_encoder(made.router, preprocessing),
-            [trial.to_json() for trial in made.trials],
-        )
+        encoder = router_encoder(router, preprocessing)
+        trials = [trial.to_json() for trial in made.trials]
         run.mkdir(parents=True, exist_ok=True)
         note = {**wanted, "buckets": encoder.buckets, "hidden": [], "trials": trials}
         write_json(run / CHOICE, note)

@@ -67,6 +67,14 @@ def index(
         bool,
         typer.Option("--again", help="Add rows that were indexed before, under new numbers."),
     ] = False,
+    active: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Of a new table: in how many buckets an item may be, where that is more than the "
+            "encoder's k: room for second ones (`calibrate --copies`). 2 without labels.",
+        ),
+    ] = None,
     pictures: options.Pictures = True,
     metric: options.Metric = None,
     dtype: options.Dtype = None,
@@ -97,7 +105,7 @@ def index(
     if isinstance(place, Path) and place.exists():
         writable(place)
     began = time.monotonic()
-    choices = TableChoices(ids, pictures, metric, dtype, distribute)
+    choices = TableChoices(ids, pictures, metric, dtype, distribute, active=active)
     with open_table(place, loaded, collection, choices) as table:
         before = len(table)
         words = [str(located(items)), split, repr(sorted(given.items(), key=str))]

@@ -3,7 +3,7 @@
 k-means gives each item its first bucket; a router learns in which buckets neighbours lie; some
 items get a second bucket where queries would miss them, and the router learns again. Items that
 the router did not learn from as queries choose: a step is kept only if they are found with fewer
-comparisons.
+comparisons. ``share_items`` gives second buckets beside learned ones, by the same choice.
 """
 
 from __future__ import annotations
@@ -26,14 +26,23 @@ from flowhash.learn.routing.neighbour_router import (
     NeighbourRouter,
     bucket_worths,
     router_at_centres,
+    sharpest_step,
+    sharpness,
     train_router,
 )
-from flowhash.learn.routing.second_buckets import second_buckets
+from flowhash.learn.routing.second_buckets import (
+    VOTE_RECALL,
+    Activations,
+    SecondBuckets,
+    SecondRule,
+    second_buckets,
+    second_of_new,
+    unique_items,
+)
 from flowhash.networks import EmbeddingNetwork, PlainVectors
 from flowhash.table import draw_sample
 
 RECALLS = (0.9, 0.95, 0.99)  # at which ways are compared
-VOTE_RECALL = 0.9  # at which queries vote for second buckets
 COPIES = (0.2, 0.4)  # shares of items with a second bucket that are tried
 LEAST_ITEMS = 1_000  # below it one bucket holds everything
 LEAST_HELD_OUT, HELD_OUT, MOST_HELD_OUT = 500, 0.05, 2_000  # that choose; as many calibrate
@@ -74,19 +83,19 @@ class RouterTrial:
 
 
 @dataclass(frozen=True, eq=False)
-class VectorBuckets:
-    """What was fitted.
+class ItemBuckets:
+    """The buckets of items, and how they were chosen.
 
     Attributes:
-        router: activations of the buckets.
         codes: the buckets of each item, -1 behind its last [n, 1 or 2].
-        held_out: positions of items, or of queries where some were given, that the router did not
-            learn from as queries and that chose nothing, for a calibration.
-        trials: what was compared, k-means at a fixed number of buckets first, the chosen last.
+        rule: by what items that come later get a second one; None where none has.
+        held_out: positions of items, or of queries where some were given, that nothing was learned
+            from and that chose nothing, for a calibration.
+        trials: what was compared, the start first, the chosen last.
     """
 
-    router: NeighbourRouter
     codes: NDArray[np.int32]
+    rule: SecondRule | None
     held_out: NDArray[np.int64]
     trials: list[RouterTrial]
 
@@ -99,6 +108,12 @@ def router_encoder(router: NeighbourRouter, preprocessing: Preprocessing) -> Enc
         network.head.get_parameter("weight").copy_(torch.from_numpy(router.weights))
         network.head.get_parameter("bias").copy_(torch.from_numpy(router.biases))
     return Encoder(EmbeddingNetwork(PlainVectors(dim), None), network, preprocessing, 1)
+
+
+def is_router(encoder: Encoder) -> bool:
+    """Whether it opens buckets for neighbours, as :func:`router_encoder` does, and not by class."""
+    base = encoder.base
+    return not encoder.class_names and base is not None and base.passes_through
 
 
 def bucket_count(items: int) -> int:
@@ -119,8 +134,8 @@ def fit_vectors(
     seed: int = 0,
     show: bool = False,
     say: Callable[[str], None] = lambda line: None,
-) -> VectorBuckets:
-    """Buckets for vectors without labels.
+) -> tuple[NeighbourRouter, ItemBuckets]:
+    """Buckets for vectors without labels; k-means at a fixed number of them is the first trial.
 
     Args:
         vectors: the items [n, dim], one or more.
@@ -146,54 +161,150 @@ def fit_vectors(
             f"{LEAST_QUERIES} or more, a fifth of which calibrate. Leave the number of buckets out"
         )
     count = bucket_count(len(vectors)) if buckets is None else buckets
-    centres = _centres(vectors, count, origin, seed, show)
-    homes = nearest_points(vectors, centres)[:, 0]
+    lists = _Lists.fitted(vectors, count, origin, inner, seed, show)
     learn, choose, held_out = _parts(len(vectors), seed)
-
-    def ask(
-        which: NDArray[np.int64], source: NDArray[np.float32] | None, everything: bool = False
-    ) -> _Asked:
-        found = neighbour_graph(
-            vectors, homes, centres, which, source, inner=inner, everything=everything, show=show
-        )
-        return _Asked((vectors if source is None else source)[which], found, len(vectors))
-
-    near = ask(learn, None) if queries is None or len(queries) < ENOUGH_QUERIES else None
+    own = queries is None or len(queries) < ENOUGH_QUERIES
+    near = lists.ask(vectors[learn], learn, show=show) if own else None
     if queries is not None:
         learn, choose, held_out = _parts(len(queries), seed)
-        theirs = ask(learn, queries)
+        theirs = lists.ask(queries[learn], show=show)
         near = theirs if near is None else near.and_also(theirs)
     assert near is not None
-    judge = ask(choose, queries, everything=True)
-    first = homes[:, None]
-    start = router_at_centres(centres, near.vectors, near.neighbours, homes, inner)
+    if queries is None:
+        judge = lists.ask(vectors[choose], choose, everything=True, show=show)
+    else:
+        judge = lists.ask(queries[choose], everything=True, show=show)
+    homes, first = lists.homes, lists.homes[:, None]
+    start = router_at_centres(lists.centres, near.vectors, near.neighbours, homes, inner)
     if count == 1 or not len(choose):
-        return VectorBuckets(start, first, held_out, [])
-    chosen = start, first, judge.trial("centres and a threshold", start, first)
-    trials = [judge.fixed_probe(centres, homes, inner), chosen[2]]
+        return start, ItemBuckets(first, None, held_out, [])
+    chosen = start, first, judge.trial("centres and a threshold", start.activations, first, count)
+    trials = [judge.fixed_probe(lists), chosen[2]]
 
     def improve(name: str, begin: NeighbourRouter, codes: NDArray[np.int32]) -> None:
         nonlocal chosen
         made = train_router(begin, near.vectors, near.neighbours, codes, seed=seed, show=show)
-        trials.append(judge.trial(name, made, codes))
+        trials.append(judge.trial(name, made.activations, codes, count))
         if trials[-1].cost < chosen[2].cost:
             chosen = made, codes, trials[-1]
 
     improve("a trained router", start, first)
     router = chosen[0]
     if copies is None or copies > 0:
-        threshold = judge.threshold(bucket_worths(router, judge.vectors, _loads(first, count)),
-                                    first, VOTE_RECALL)  # fmt: skip
-        second = second_buckets(router, near.vectors, near.neighbours, homes, threshold, show=show)
+        second = _voted(router.activations, near, judge, homes, count, show)
         for share in COPIES if copies is None else (copies,):
-            name = f"second buckets for {100 * share:g} % of the items"
-            improve(name, router, second.codes(homes, share))
+            improve(_name(share), router, second.codes(homes, share))
     for trial in trials:
         say(str(trial))
     router, codes, best = chosen
-    return VectorBuckets(
-        router, codes, held_out, [*(trial for trial in trials if trial is not best), best]
+    rule = _rule(router.activations, near, judge, vectors, codes, count)
+    return router, ItemBuckets(codes, rule, held_out, _last(trials, best))
+
+
+def share_items(
+    vectors: NDArray[np.float32],
+    homes: NDArray[np.int32],
+    buckets: int,
+    activations: Activations,
+    *,
+    inputs: NDArray[np.float32] | None = None,
+    copies: float | None = None,
+    inner: bool = False,
+    seed: int = 0,
+    show: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> ItemBuckets:
+    """Second buckets beside learned ones, for a recall that is asked for.
+
+    Args:
+        vectors: what ranks the items [n, dim].
+        homes: the first bucket of each [n].
+        buckets: d.
+        activations: of the network that opens them, for ``inputs``.
+        inputs: what that network takes, where that is not ``vectors`` [n, features].
+        copies: the share of the items with a second bucket, kept if fewer are scanned with it; None
+            tries two.
+        inner: rank by the largest inner product instead of by Euclidean distance.
+        seed: of everything drawn at random.
+        show: bars with the time left, on the error stream.
+        say: hears a line for each way that is tried.
+    """
+    taken = vectors if inputs is None else inputs
+    learn, choose, held_out = _parts(len(vectors), seed)
+    first = homes[:, None]
+    if buckets == 1 or not len(choose):
+        return ItemBuckets(first, None, held_out, [])
+    # Neighbours are looked for in lists of their own: learned buckets may keep them apart.
+    lists = _Lists.fitted(vectors, bucket_count(len(vectors)), None, inner, seed, show)
+    near = lists.ask(vectors[learn], learn, taken[learn], show=show)
+    judge = lists.ask(vectors[choose], choose, taken[choose], everything=True, show=show)
+    some = slice(None, None, sharpest_step(len(learn)))
+    sharp = sharpness(activations(near.vectors[some]), near.neighbours[some], homes)
+
+    def sharper(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        return activations(rows) * np.float32(sharp)
+
+    best = judge.trial("learned buckets and a threshold", sharper, first, buckets)
+    codes, trials = first, [best]
+    second = _voted(sharper, near, judge, homes, buckets, show)
+    for share in COPIES if copies is None else (copies,):
+        tried = second.codes(homes, share)
+        trials.append(judge.trial(_name(share), sharper, tried, buckets))
+        if trials[-1].cost < best.cost:
+            codes, best = tried, trials[-1]
+    for trial in trials:
+        say(str(trial))
+    rule = _rule(sharper, near, judge, taken, codes, buckets, sharp)
+    return ItemBuckets(codes, rule, held_out, _last(trials, best))
+
+
+def _name(share: float) -> str:
+    return f"second buckets for {100 * share:g} % of the items"
+
+
+def _last(trials: list[RouterTrial], best: RouterTrial) -> list[RouterTrial]:
+    """The trials with the chosen one behind the others."""
+    return [*(trial for trial in trials if trial is not best), best]
+
+
+def _voted(
+    activations: Activations,
+    near: _Asked,
+    judge: _Asked,
+    homes: NDArray[np.int32],
+    buckets: int,
+    show: bool,
+) -> SecondBuckets:
+    """Second buckets by the votes of queries, at the threshold that the judge finds."""
+    worth = bucket_worths(activations(judge.vectors), np.bincount(homes, minlength=buckets))
+    threshold = judge.threshold(worth, homes[:, None], VOTE_RECALL)
+    return second_buckets(
+        activations, near.vectors, near.neighbours, homes, buckets, threshold, show=show
     )
+
+
+def _rule(
+    activations: Activations,
+    near: _Asked,
+    judge: _Asked,
+    inputs: NDArray[np.float32],
+    codes: NDArray[np.int32],
+    buckets: int,
+    sharp: float = 1.0,
+) -> SecondRule | None:
+    """By what items that come later get second buckets: some that are known come once more."""
+    share = float((codes[:, 1:] >= 0).mean()) if codes.shape[1] > 1 else 0.0
+    if not share:
+        return None
+    loads = _loads(codes, buckets)
+    worth = bucket_worths(activations(judge.vectors), loads)
+    threshold = judge.threshold(worth, codes, VOTE_RECALL)
+    some = slice(None, None, max(1, len(near.vectors) // MOST_HELD_OUT))
+    known, places = unique_items(near.neighbours[some], near.neighbours[some] >= 0)
+    homes = activations(near.vectors[some]).argmax(axis=1).astype(np.int32)
+    worth = bucket_worths(activations(inputs[known]), loads)
+    gain = second_of_new(worth, places, homes, threshold).gain_of(share)
+    return SecondRule(threshold, gain, sharp) if np.isfinite(gain) else None
 
 
 def _centres(
@@ -213,6 +324,45 @@ def _centres(
         lengths = np.linalg.norm(apart, axis=1, keepdims=True)
         points = origin + apart * (radius / np.where(lengths > 0, lengths, 1.0))
     return points.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """k-means lists, in which neighbours are looked for."""
+
+    vectors: NDArray[np.float32]
+    homes: NDArray[np.int32]
+    centres: NDArray[np.float32]
+    inner: bool
+
+    @classmethod
+    def fitted(
+        cls,
+        vectors: NDArray[np.float32],
+        count: int,
+        origin: NDArray[np.float32] | None,
+        inner: bool,
+        seed: int,
+        show: bool,
+    ) -> _Lists:
+        centres = _centres(vectors, count, origin, seed, show)
+        return cls(vectors, nearest_points(vectors, centres)[:, 0], centres, inner)
+
+    def ask(
+        self,
+        queries: NDArray[np.float32],
+        own: NDArray[np.int64] | None = None,
+        inputs: NDArray[np.float32] | None = None,
+        *,
+        everything: bool = False,
+        show: bool = False,
+    ) -> _Asked:
+        """Queries, ``own`` where they are items, and their neighbours among all of these."""
+        found = neighbour_graph(
+            self.vectors, self.homes, self.centres, queries, own,
+            inner=self.inner, everything=everything, show=show,
+        )  # fmt: skip
+        return _Asked(queries if inputs is None else inputs, found, len(self.vectors))
 
 
 def _parts(count: int, seed: int) -> tuple[NDArray[np.int64], ...]:
@@ -250,10 +400,12 @@ class _Asked:
         reached = np.sort(np.where(buckets >= 0, found, -np.inf).max(axis=2)[there])[::-1]
         return float(reached[int(np.ceil(recall * len(reached))) - 1])
 
-    def trial(self, name: str, router: NeighbourRouter, codes: NDArray[np.int32]) -> RouterTrial:
+    def trial(
+        self, name: str, activations: Activations, codes: NDArray[np.int32], buckets: int
+    ) -> RouterTrial:
         """What each recall scans, where one threshold decides which buckets are opened."""
-        loads = _loads(codes, len(router.weights))
-        worth = bucket_worths(router, self.vectors, loads)
+        loads = _loads(codes, buckets)
+        worth = bucket_worths(activations(self.vectors), loads)
         twice = codes[codes[:, -1] >= 0] if codes.shape[1] == 2 else codes[:0]
         pairs = csr_matrix(
             (np.ones(len(twice), np.float32), (twice[:, 0], twice[:, -1])), (len(loads),) * 2
@@ -266,18 +418,17 @@ class _Asked:
             scanned[recall] = total / (len(worth) * self.items)
         return RouterTrial(name, len(twice) / len(codes), scanned)
 
-    def fixed_probe(
-        self, centres: NDArray[np.float32], homes: NDArray[np.int32], inner: bool
-    ) -> RouterTrial:
+    def fixed_probe(self, lists: _Lists) -> RouterTrial:
         """The same for k-means, where each query opens as many buckets: IVF."""
-        scores = centre_scores(self.vectors, centres, inner)
+        homes = lists.homes
+        scores = centre_scores(self.vectors, lists.centres, lists.inner)
         order = np.argsort(-scores, axis=1, kind="stable")
         ranks = np.empty_like(order)
         np.put_along_axis(ranks, order, np.arange(order.shape[1])[None], 1)
         there = self.neighbours >= 0
         needed = np.take_along_axis(ranks, homes[np.maximum(self.neighbours, 0)], 1)[there]
-        loads = np.bincount(homes, minlength=len(centres))
+        loads = np.bincount(homes, minlength=len(lists.centres))
         shares = np.cumsum(loads[order].mean(axis=0)) / self.items
-        recalls = np.cumsum(np.bincount(needed, minlength=len(centres))) / len(needed)
+        recalls = np.cumsum(np.bincount(needed, minlength=len(loads))) / len(needed)
         scanned = {recall: float(np.interp(recall, recalls, shares)) for recall in RECALLS}
         return RouterTrial("k-means, the same number of buckets for each query", 0.0, scanned)

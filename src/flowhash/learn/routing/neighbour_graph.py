@@ -29,8 +29,8 @@ def neighbour_graph(
     vectors: NDArray[np.float32],
     homes: NDArray[np.int32],
     centres: NDArray[np.float32],
-    asked: NDArray[np.int64],
-    queries: NDArray[np.float32] | None = None,
+    queries: NDArray[np.float32],
+    own: NDArray[np.int64] | None = None,
     *,
     inner: bool = False,
     everything: bool = False,
@@ -42,8 +42,8 @@ def neighbour_graph(
         vectors: the items [n, dim].
         homes: the bucket of each, that of its nearest centre [n].
         centres: of the buckets [d, dim].
-        asked: which items are the queries, each searched among the others [q].
-        queries: vectors to ask with instead; then ``asked`` says which of them.
+        queries: what is asked with [q, dim].
+        own: which items these are, each searched among the others [q]; None where they are none.
         inner: whether the nearest are those with the largest inner product.
         everything: search all items, not only the nearest sixteenth of the buckets.
         show: a bar with the time left, on the error stream.
@@ -51,18 +51,18 @@ def neighbour_graph(
     metric = "inner" if inner else "euclidean"
     table = HashTable.create(buckets=len(centres), dim=vectors.shape[1], active=1, metric=metric)
     table.add(homes[:, None], vectors)
-    own = queries is None
-    source = vectors if queries is None else queries
     opened = min(len(centres), max(LEAST_OPENED, len(centres) // OPENED))
     if everything:
         opened = len(centres)
-    found = np.full((len(asked), NEIGHBOURS), -1, np.int32)
-    with items_bar("neighbours", len(asked), show) as advance:
-        for start in range(0, len(asked), BLOCK):
-            rows = asked[start : start + BLOCK]
-            order = ordered_buckets(centre_scores(source[rows], centres, inner), opened)
-            hits = table.search(order, source[rows], NEIGHBOURS + own, probe=opened)
-            ids = hits.without(rows).ids if own else hits.ids
+    found = np.full((len(queries), NEIGHBOURS), -1, np.int32)
+    with items_bar("neighbours", len(queries), show) as advance:
+        for start in range(0, len(queries), BLOCK):
+            rows = queries[start : start + BLOCK]
+            order = ordered_buckets(centre_scores(rows, centres, inner), opened)
+            hits = table.search(order, rows, NEIGHBOURS + (own is not None), probe=opened)
+            ids = hits.ids
+            if own is not None:
+                ids = hits.without(own[start : start + BLOCK]).ids
             found[start : start + BLOCK, : ids.shape[1]] = ids[:, :NEIGHBOURS]
             advance(len(rows))
     return found

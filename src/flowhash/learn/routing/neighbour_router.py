@@ -23,7 +23,7 @@ STEPS, BATCH = 500, 1_024
 RATE = 0.07  # of Adam, in units of the start's mean weight
 WARM_UP = 25  # steps
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 21))  # tried, times the scores' spread
-SHARPEST_ITEMS = 4_096  # that choose how sharp the start is
+SHARPEST_ITEMS = 4_096  # that choose how sharp the start is, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,20 +56,39 @@ def router_at_centres(
         homes: the bucket of each item [n].
         inner: whether the nearest are those with the largest inner product.
     """
-    some, near = vectors[:SHARPEST_ITEMS], neighbours[:SHARPEST_ITEMS]
-    there = near >= 0
-    scores = centre_scores(some, centres, inner).astype(np.float64)
-    spread = float(scores.std(axis=1).mean()) or 1.0
-    targets = homes[np.maximum(near, 0)]
+    some = slice(None, None, sharpest_step(len(vectors)))
+    sharp = sharpness(centre_scores(vectors[some], centres, inner), neighbours[some], homes)
+    biases = np.zeros(len(centres)) if inner else -0.5 * sharp * np.square(centres).sum(axis=1)
+    return NeighbourRouter((sharp * centres).astype(np.float32), biases.astype(np.float32))
+
+
+def sharpest_step(count: int) -> int:
+    """Every which of so many queries chooses how sharp scores are; all of them would take long."""
+    return max(1, count // SHARPEST_ITEMS)
+
+
+def sharpness(
+    scores: NDArray[np.float32], neighbours: NDArray[np.int32], homes: NDArray[np.int32]
+) -> float:
+    """The factor on scores [q, d] with which their softmax makes neighbours' buckets likeliest.
+
+    Args:
+        scores: of the buckets, for each query [q, d].
+        neighbours: of each, as :func:`neighbour_graph` has them [q, m].
+        homes: the bucket of each item [n].
+    """
+    there = neighbours >= 0
+    wide = scores.astype(np.float64)
+    spread = float(wide.std(axis=1).mean()) or 1.0
+    targets = homes[np.maximum(neighbours, 0)]
     best, sharp = -np.inf, 1.0 / spread
     for factor in SHARPNESS:
-        made = scores * (factor / spread)
+        made = wide * (factor / spread)
         likely = np.take_along_axis(made, targets, 1) - logsumexp(made, axis=1, keepdims=True)
         mean = float(likely[there].mean()) if there.any() else 0.0
         if mean > best:
             best, sharp = mean, factor / spread
-    biases = np.zeros(len(centres)) if inner else -0.5 * sharp * np.square(centres).sum(axis=1)
-    return NeighbourRouter((sharp * centres).astype(np.float32), biases.astype(np.float32))
+    return sharp
 
 
 def train_router(
@@ -122,14 +141,19 @@ def train_router(
 
 
 def bucket_worths(
-    router: NeighbourRouter, vectors: NDArray[np.float32], loads: NDArray[np.int64]
+    activations: NDArray[np.float32], loads: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """What buckets are worth: log P(bucket) - log(its share of the items) [q, d].
 
     Minus infinity where a bucket is empty.
+
+    Args:
+        activations: of queries, as sharp as makes P the chance of their neighbours [q, d].
+        loads: items in each bucket [d].
     """
-    made = router.activations(vectors)
-    made -= logsumexp(made, axis=1, keepdims=True).astype(np.float32)
+    made: NDArray[np.float32] = activations - logsumexp(activations, axis=1, keepdims=True).astype(
+        np.float32
+    )
     with np.errstate(divide="ignore"):
         shares = np.log(loads / max(1, loads.sum()))
     made -= shares.astype(np.float32)

@@ -5,24 +5,68 @@ b, P(i's own bucket stays closed) · P(b is opened), where a bucket's chance to 
 step of its worth around the threshold. What all votes for a pair come to is divided by a price, the
 root of how often b is opened: in a bucket that every second query opens, an item is scanned by
 every second query. The items with the largest such gain get their best bucket as a second one.
+
+An item that comes later gets one by the same rule. Its nearest items vote for it, and its gain must
+be as large as what gives as many of the stored items, asked for in that way, a second bucket.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.special import expit
 
-from flowhash.learn.routing.neighbour_graph import BLOCK
-from flowhash.learn.routing.neighbour_router import NeighbourRouter, bucket_worths
+from flowhash.encoder import Encoded, search_encoded
+from flowhash.errors import OldCalibrationWarning
+from flowhash.learn.routing.neighbour_graph import BLOCK, LEAST_OPENED, NEIGHBOURS, OPENED
+from flowhash.learn.routing.neighbour_router import bucket_worths
 from flowhash.progress_bars import tracked
+from flowhash.table import RECALL_NOTE, HashTable
 
 CANDIDATES = 12  # buckets that a query votes for at the most
 SOFTNESS = 1.0  # of the step, in units of a bucket's worth
 LEAST_MISSED, LEAST_VOTE = 0.05, 0.02  # votes below these are left out
+LEAST_RATE = 1e-9  # at which a bucket is opened
+VOTE_RECALL = 0.9  # at which queries vote
+SECOND_NOTE = "second-buckets"  # the name of the rule among a table's notes
+
+# Makes the outputs of the buckets of vectors, as sharp as makes them chances.
+Activations = Callable[[NDArray[np.float32]], NDArray[np.float32]]
+# Makes the outputs of stored items, by their ids.
+ActivationsOf = Callable[[NDArray[Any]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class SecondRule:
+    """By what an item that comes later gets a second bucket.
+
+    Attributes:
+        threshold: the worth from which on queries open buckets, at the recall that votes are for.
+        gain: the least that is enough.
+        sharpness: the factor on activations with which their softmax says where neighbours are.
+    """
+
+    threshold: float
+    gain: float
+    sharpness: float = 1.0
+
+    def to_json(self) -> dict[str, float]:
+        """As the value of a note."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> SecondRule | None:
+        """The rule of a note; None of what is none."""
+        known = isinstance(value, dict) and value.keys() == cls.__dataclass_fields__.keys()
+        if not known or not all(isinstance(one, int | float) for one in value.values()):
+            return None
+        return cls(**value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,17 +88,30 @@ class SecondBuckets:
             homes: the first bucket of each item [n].
             share: of the items that have a second one, those with the largest gains.
         """
-        made = np.stack((homes, np.full_like(homes, -1)), axis=1)
         chosen = np.argsort(-self.gains, kind="stable")[: int(share * len(homes))]
+        return self._codes(homes, chosen)
+
+    def codes_from(self, homes: NDArray[np.int32], gain: float) -> NDArray[np.int32]:
+        """The same with a second bucket where that gains so much."""
+        return self._codes(homes, np.flatnonzero(self.gains >= gain))
+
+    def _codes(self, homes: NDArray[np.int32], chosen: NDArray[np.int64]) -> NDArray[np.int32]:
+        made = np.stack((homes, np.full_like(homes, -1)), axis=1)
         made[chosen, 1] = self.buckets[chosen]
         return made
 
+    def gain_of(self, share: float) -> float:
+        """The gain that so many items have, of those that are missed at all."""
+        held = np.sort(self.gains)[::-1][: max(1, int(share * len(self.gains)))]
+        return float(held[held > 0].min(initial=np.inf))
+
 
 def second_buckets(
-    router: NeighbourRouter,
+    activations: Activations,
     vectors: NDArray[np.float32],
     neighbours: NDArray[np.int32],
     homes: NDArray[np.int32],
+    buckets: int,
     threshold: float,
     *,
     show: bool = False,
@@ -62,39 +119,127 @@ def second_buckets(
     """The best second bucket of each item, by the queries that have it among their neighbours.
 
     Args:
-        router: trained for the first buckets.
+        activations: of the buckets, for vectors.
         vectors: queries [q, dim].
         neighbours: of each, as ``neighbour_graph`` has them [q, m].
         homes: the first bucket of each item [n].
+        buckets: d.
         threshold: the worth from which on queries open buckets.
         show: a bar with the time left, on the error stream.
     """
-    count, buckets = len(homes), len(router.weights)
     loads = np.bincount(homes, minlength=buckets)
-    most = min(CANDIDATES, buckets)
-    opened = np.zeros(buckets)
-    votes: list[tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.int32]]] = []
     starts = range(0, len(vectors), BLOCK)
-    for start in tracked(starts, "second buckets", len(starts), show):
-        near = neighbours[start : start + BLOCK]
-        worth = bucket_worths(router, vectors[start : start + BLOCK], loads)
-        chances = expit((worth - threshold) / SOFTNESS)
-        opened += chances.sum(axis=0)
-        best = np.argpartition(-worth, most - 1, axis=1)[:, :most].astype(np.int32)
-        likely = np.take_along_axis(chances, best, 1)
-        missed = 1 - np.take_along_axis(chances, homes[np.maximum(near, 0)], 1)
-        missed[near < 0] = 0
-        queries, places = np.nonzero(missed > LEAST_MISSED)
-        items = near[queries, places]
-        values = missed[queries, places][:, None] * likely[queries]
-        chosen = best[queries]
-        kept = (values > LEAST_VOTE) & (chosen != homes[items][:, None])
-        names = np.broadcast_to(items[:, None], chosen.shape)[kept]
-        votes.append((values[kept].astype(np.float32), names, chosen[kept]))
-    values, items, chosen = (np.concatenate(part) for part in zip(*votes, strict=True))
-    gains = csr_matrix((values, (items, chosen)), (count, buckets))
+
+    def blocks() -> Iterable[_Votes]:
+        for start in tracked(starts, "second buckets", len(starts), show):
+            near = neighbours[start : start + BLOCK]
+            made = activations(vectors[start : start + BLOCK])
+            queries, places = np.nonzero(near >= 0)
+            yield _votes(
+                bucket_worths(made, loads), threshold, queries, near[queries, places], homes
+            )
+
+    return _best(blocks(), homes, buckets)
+
+
+def second_codes(
+    table: HashTable, made: Encoded, rule: SecondRule, activations_of: ActivationsOf
+) -> NDArray[np.int32]:
+    """The buckets of items that come later [n, 2]: the first, and a second or -1.
+
+    Args:
+        table: that they come to.
+        made: the items.
+        rule: of the table.
+        activations_of: makes those of stored items, by their ids.
+    """
+    options: dict[str, Any] = {"recall": VOTE_RECALL}
+    if RECALL_NOTE not in table.notes():
+        options = {"probe": min(table.buckets, max(LEAST_OPENED, table.buckets // OPENED))}
+    top = min(NEIGHBOURS, len(table))
+    with warnings.catch_warnings():  # by an old calibration enough are found for this
+        warnings.simplefilter("ignore", OldCalibrationWarning)
+        hits = search_encoded(table, made, top, **options)
+    known, near = unique_items(hits.ids, np.arange(hits.ids.shape[1]) < hits.counts[:, None])
+    worth = bucket_worths(activations_of(known) * np.float32(rule.sharpness), table.bucket_loads())
+    homes = made.codes[:, 0]
+    return second_of_new(worth, near, homes, rule.threshold).codes_from(homes, rule.gain)
+
+
+def unique_items(
+    ids: NDArray[Any], there: NDArray[np.bool_]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Each id once [u], and the place of each among these; -1 where there is none [n, m]."""
+    known, places = np.unique(ids[there], return_inverse=True)
+    near = np.full(ids.shape, -1, np.int64)
+    near[there] = places
+    return known, near
+
+
+def second_of_new(
+    worth: NDArray[np.float32],
+    near: NDArray[np.int64],
+    homes: NDArray[np.int32],
+    threshold: float,
+) -> SecondBuckets:
+    """The best second buckets of items that come later, by the stored items near to them.
+
+    Args:
+        worth: of the buckets, for the stored items [u, d].
+        near: which of these are the nearest of each, -1 where there are fewer [n, m].
+        homes: the first bucket of each item [n].
+        threshold: the worth from which on queries open buckets.
+    """
+    items, places = np.nonzero(near >= 0)
+    voted = _votes(worth, threshold, near[items, places], items, homes)
+    return _best([voted], homes, worth.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class _Votes:
+    """Votes of some queries: how much, for which item, in which bucket; and what they open [d]."""
+
+    values: NDArray[np.float32]
+    items: NDArray[np.int64]
+    buckets: NDArray[np.int32]
+    opened: NDArray[np.float64]
+    queries: int
+
+
+def _votes(
+    worth: NDArray[np.float32],
+    threshold: float,
+    queries: NDArray[np.integer],
+    items: NDArray[np.integer],
+    homes: NDArray[np.int32],
+) -> _Votes:
+    """What queries, by the worth of their buckets [q, d], vote in pairs of query and item."""
+    most = min(CANDIDATES, worth.shape[1])
+    chances = expit((worth - threshold) / SOFTNESS)
+    best = np.argpartition(-worth, most - 1, axis=1)[:, :most].astype(np.int32)
+    likely = np.take_along_axis(chances, best, 1)
+    missed = 1 - chances[queries, homes[items]]
+    some = missed > LEAST_MISSED
+    queries, items, missed = queries[some], items[some], missed[some]
+    values, chosen = missed[:, None] * likely[queries], best[queries]
+    kept = (values > LEAST_VOTE) & (chosen != homes[items][:, None])
+    names = np.broadcast_to(items[:, None], chosen.shape)[kept]
+    opened = chances.sum(axis=0, dtype=np.float64)
+    return _Votes(values[kept].astype(np.float32), names, chosen[kept], opened, len(worth))
+
+
+def _best(parts: Iterable[_Votes], homes: NDArray[np.int32], buckets: int) -> SecondBuckets:
+    """The pairs with the most votes, by the price of their buckets."""
+    votes = list(parts)
+    values, items, chosen = (
+        np.concatenate([getattr(part, name) for part in votes])
+        for name in ("values", "items", "buckets")
+    )
+    gains = csr_matrix((values, (items, chosen)), (len(homes), buckets))
     gains.sum_duplicates()
-    gains.data /= np.sqrt(np.maximum(opened / max(1, len(vectors)), 1e-9))[gains.indices]
+    opened = np.sum([part.opened for part in votes], axis=0)
+    rates = opened / max(1, sum(part.queries for part in votes))
+    gains.data /= np.sqrt(np.maximum(rates, LEAST_RATE))[gains.indices]
     return _best_of_rows(gains)
 
 

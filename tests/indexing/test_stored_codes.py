@@ -1,0 +1,175 @@
+"""Second buckets for the items of a table: where they help, in one step, gone on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flowhash.data import Preprocessing
+from flowhash.encoder import Encoder, search_encoded
+from flowhash.errors import InputError
+from flowhash.indexing import (
+    IndexRun,
+    StoredCodes,
+    TableChoices,
+    adapt_table,
+    open_table,
+    share_table,
+)
+from flowhash.learn import SECOND_NOTE, fit_vectors, router_encoder
+from flowhash.learn.routing.neighbour_router import NeighbourRouter
+from flowhash.table import HashTable
+from tests.encoder.encoders import items_of, make
+
+ITEMS = 3_000
+
+
+def rows(count: int, seed: int = 0) -> NDArray[np.float32]:
+    """Clouds that overlap."""
+    middles = np.random.default_rng(7).normal(size=(40, 8))
+    rng = np.random.default_rng(seed)
+    made = middles[rng.integers(0, 40, count)] + 0.6 * rng.normal(size=(count, 8))
+    return made.astype(np.float32)
+
+
+def plain() -> Preprocessing:
+    return Preprocessing(kind="vectors", mean=np.zeros(8, np.float32), std=np.float32(1), size=None)
+
+
+@pytest.fixture(scope="module")
+def crude() -> Encoder:
+    """Buckets around points by lot, far from as sharp as they should be."""
+    points = rows(40, 3)
+    return router_encoder(
+        NeighbourRouter(0.1 * points, -0.05 * np.square(points).sum(axis=1)), plain()
+    )
+
+
+def filled(encoder: Encoder, path: Path | None = None, active: int = 2) -> HashTable:
+    table = encoder.create_table(path, active=active)
+    encoder.add(table, rows(ITEMS))
+    table.delete(np.arange(0, ITEMS, 10))
+    return table
+
+
+def recall(table: HashTable, encoder: Encoder, asked: float) -> tuple[float, float]:
+    """Of further queries, by brute force over the stored embeddings; and what was scanned."""
+    queries = encoder.encode(rows(300, 5))
+    stored = {int(item): table[item].embedding for item in table}
+    ids, vectors = np.array(list(stored)), np.stack(list(stored.values()))
+    far = np.square(queries.embeddings[:, None].astype(np.float64) - vectors[None]).sum(axis=2)
+    best = ids[np.argsort(far, axis=1, kind="stable")[:, :10]]
+    hits = search_encoded(table, queries, 10, recall=asked)
+    right = (hits.ids[:, :, None] == best[:, None, :]).any(axis=1)
+    return float(right.mean()), float(hits.scanned.mean() / len(table))
+
+
+def test_items_keep_their_first_bucket_and_a_recall_scans_less(crude: Encoder) -> None:
+    with filled(crude) as table:
+        before = {item: table.buckets_of(item).tolist() for item in table}
+        table.calibrate(*_asked(crude, rows(1_000, 6)))
+        reached, scanned = recall(table, crude, 0.9)
+        lines: list[str] = []
+        found = share_table(table, crude, 0.4, say=lines.append)
+        assert isinstance(found, StoredCodes)
+        assert lines[0].startswith("learned buckets and a threshold")
+        assert 1.2 < table.stats().mean_active <= 1.4
+        assert all(set(before[item]) <= set(table.buckets_of(item)) for item in table)
+        assert table.check() == []
+        table.calibrate(*_asked(crude, rows(1_000, 6)))
+        after, less = recall(table, crude, 0.9)
+        assert min(reached, after) > 0.87
+        assert less < 0.97 * scanned
+
+
+def _asked(encoder: Encoder, queries: NDArray[np.float32]) -> tuple[NDArray[np.float32], ...]:
+    made = encoder.encode(queries)
+    return made.activations, made.embeddings
+
+
+def test_what_comes_later_gets_second_buckets_too(crude: Encoder, tmp_path: Path) -> None:
+    from flowhash.data import open_collection
+
+    np.save(tmp_path / "more.npy", rows(600, 9))
+    with filled(crude, tmp_path / "table") as table:
+        share_table(table, crude, 0.4)
+        last = table.next_id
+        collection = open_collection(str(tmp_path / "more.npy"))
+        work = IndexRun(table, crude, collection, ["more"], pictures=False)
+        assert work.run(200, "cpu") == 600
+        share = np.mean([len(table.buckets_of(item)) == 2 for item in range(last, last + 600)])
+        assert 0.2 < share < 0.6
+        assert table.check() == []
+    again = open_table(tmp_path / "table", crude, collection, TableChoices(active=2))
+    again.close()
+    with pytest.raises(InputError, match="active=2, not 3"):
+        open_table(tmp_path / "table", crude, collection, TableChoices(active=3))
+
+
+def test_a_router_is_adapted_whole_and_goes_on_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router, _ = fit_vectors(rows(ITEMS), 64)
+    encoder = router_encoder(router, plain())
+    place = tmp_path / "table"
+    with filled(encoder, place) as table:
+        encoder.add(table, rows(2_000, 4) + 2)  # from elsewhere
+        before = {item: table[item].embedding.tolist() for item in table}
+        state = table.version
+        with monkeypatch.context() as patched:
+            patched.setattr(HashTable, "recode", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                adapt_table(table, encoder, tmp_path / "new")
+        assert table.version == state
+        assert table.encoder == encoder.fingerprint
+        done = adapt_table(table, encoder, tmp_path / "new")
+        assert done.resumed
+        assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+            "adaptation.json",
+            "encoder",
+        ]
+        assert table.encoder == done.encoder.fingerprint
+        assert {item: table[item].embedding.tolist() for item in table} == before
+        assert table.check() == []
+        assert table.calibration is not None
+        assert table.calibration.items == len(table)
+        for part in table.batches(payloads=False):
+            first = done.encoder.encode_stored(part.embeddings).codes[:, 0]
+            held = (part.codes == first[:, None]).any(axis=1)
+            assert held.mean() > 0.5  # where the router looks first; k-means has the last word
+        reached, scanned = recall(table, done.encoder, 0.95)
+        assert reached > 0.92
+        assert scanned < 0.3
+
+
+def _killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_labelled_buckets_drop_the_rule_for_second_ones_when_they_are_adapted() -> None:
+    encoder = make("mlp", seed=2)
+    with encoder.create_table(active=encoder.active + 1) as table:
+        encoder.add(table, items_of("mlp", 90))
+        table.note(SECOND_NOTE, {"threshold": 1.0, "gain": 1.0, "sharpness": 1.0})
+        adapt_table(table, encoder)
+        assert SECOND_NOTE not in table.notes()
+        assert table.stats().mean_active == encoder.active
+
+
+def test_mistakes_are_said(crude: Encoder, tmp_path: Path) -> None:
+    with filled(crude, active=1) as table, pytest.raises(InputError, match="--active 2"):
+        share_table(table, crude)
+    image = make("mlp", seed=2)
+    with (
+        image.create_table(active=image.active + 1) as table,
+        pytest.raises(InputError, match="expected one, and room for two"),
+    ):
+        share_table(table, image)
+    with filled(crude) as table:
+        found = share_table(table, crude, 0.1)
+        table.delete(np.arange(1, 5))
+        with pytest.raises(InputError, match="was changed while"):
+            found.commit(table, crude.fingerprint, {}, show=False)
