@@ -41,7 +41,11 @@ def test_evaluate_writes_rows_and_a_report(trained: tuple[Path, Path], tmp_path:
     ours = next(row for row in rows if row["method"] == "flowhash" and row["table"] != "train")
     assert ours["pr1"] > 70
     assert ours["suf"] > 1.5
+    points = json.loads((tmp_path / "results" / "evaluation-recall.json").read_text())
+    curves = {(point["table"], point["curve"]) for point in points}
+    assert {("train", "flowhash-probe"), ("train", "ivf"), ("train", "hnsw")} <= curves
     page = (tmp_path / "results" / "evaluation.html").read_text()
+    assert "Recall against items scanned" in page
     assert "&lt;cat&gt;" in page
     assert "<cat>" not in page
     quiet = run(

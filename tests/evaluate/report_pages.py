@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from flowhash.evaluate.output.report_page import render_report
-from flowhash.evaluate.results import METHODS, Buckets, Example, Report, Row
+from flowhash.evaluate.results import (
+    METHODS,
+    RECALL_CURVES,
+    Buckets,
+    Example,
+    RecallCurves,
+    RecallPoint,
+    Report,
+    Row,
+)
 
 VOID = {"meta", "img", "wbr", "br", "hr", "link", "input"}
 
@@ -61,6 +70,25 @@ def journal(active: int) -> list[dict[str, Any]]:
     return lines
 
 
+def recall_curves(table: str) -> RecallCurves:
+    """Each curve some way to the right of the one before; three recalls were asked for."""
+    points = {
+        name: tuple(
+            RecallPoint(recall, (1 + place) * scanned, 3.0)
+            for recall, scanned in ((0.62, 0.013), (0.81, 0.031), (0.93, 0.057), (0.98, 0.17))
+        )
+        for place, name in enumerate(RECALL_CURVES)
+    }
+    asked = [
+        RecallPoint(reached, scanned, 3.0, opened, recall)
+        for recall, reached, scanned, opened in (
+            (0.8, 0.8123, 0.0312, 2.24), (0.9, 0.9234, 0.0456, 4.46), (0.95, 0.9876, 0.0789, 7.68)
+        )
+    ]  # fmt: skip
+    words = ("One recall is left out.",)
+    return RecallCurves(table, 1, 9998, 1234, 567, points, tuple(asked), words)
+
+
 def full_report(seeds: int = 1) -> Report:
     rng = np.random.default_rng(6)
     counts = rng.integers(0, 9, (10, 16))
@@ -82,6 +110,7 @@ def full_report(seeds: int = 1) -> Report:
         curves={f"k = {active}": journal(active) for active in (1, 2)},
         class_names=[f"name_of_class_{number}" for number in range(10)],
         notes=["It differs from the paper.", "Be careful."],
+        recall_curves=[recall_curves("train"), recall_curves("test")],
     )  # fmt: skip
 
 

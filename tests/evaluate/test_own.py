@@ -51,6 +51,8 @@ def test_several_are_compared_as_each_alone(encoders: list[Encoder], digits: Spl
                 if (other.table, other.method, other.k) == (row.table, row.method, row.k)
             ]
             assert (same.pr1, same.pr16, same.suf) == (row.pr1, row.pr16, row.suf), row
+        if encoder is encoders[0]:  # the curves are of the first
+            assert alone.recall_curves == together.recall_curves
 
 
 def test_what_does_not_belong_together_is_refused(

@@ -119,7 +119,8 @@ def test_the_summary_names_who_is_level() -> None:
 
 def test_tables_are_in_order_and_flowhash_stands_out(page: pages.Element) -> None:
     assert [head.words for head in page.all("h2")] == [
-        "Train table", "Test table", "Queries and answers", "Buckets", "Training", "Notes"
+        "Train table", "Test table", "Recall against items scanned", "Queries and answers",
+        "Buckets", "Training", "Notes"
     ]  # fmt: skip
     table = pages.section(page, "Test table").all("table")[0]
     buckets = [name for method, name in METHODS.items() if method != "exhaustive"]
@@ -212,7 +213,7 @@ def test_page_is_well_formed(page: pages.Element) -> None:
     assert len(page.all("h1")) == 1
     assert all(image.attributes["alt"] for image in page.all("img"))
     charts = page.all("svg")
-    assert len(charts) == 2 * 5 + 2 * 2 + 2 + 3
+    assert len(charts) == 2 * 5 + 2 + 2 * 2 + 2 + 3
     assert all(each.attributes["aria-label"] and each.attributes["role"] for each in charts)
     assert all(each.parent is not None and each.parent.tag == "figure" for each in charts)
     assert len(page.all("figcaption")) == len(charts)
@@ -255,6 +256,7 @@ def test_hostile_names_stay_text() -> None:
     report = dataclasses.replace(
         plain, title=HOSTILE, rows=rows, facts=[(HOSTILE, HOSTILE)], notes=[HOSTILE],
         buckets=[Buckets(HOSTILE, plain.buckets[0].counts)], class_names=10 * [HOSTILE],
+        recall_curves=[dataclasses.replace(pages.recall_curves(HOSTILE), words=(HOSTILE,))],
         curves={HOSTILE: [{**line, "stage": HOSTILE} for line in pages.journal(1)]},
         examples=[*plain.examples, Example(1, None, {HOSTILE: [(99, None)]})],
     )  # fmt: skip
@@ -269,7 +271,9 @@ def test_hostile_names_stay_text() -> None:
     assert "class 99" in page.text
 
 
-@pytest.mark.parametrize("part", [None, "rows", "paper", "examples", "buckets", "curves", "notes"])
+@pytest.mark.parametrize(
+    "part", [None, "rows", "paper", "examples", "buckets", "curves", "notes", "recall_curves"]
+)
 def test_parts_that_are_not_there_leave_no_trace(part: str | None) -> None:
     full = pages.full_report()
     values = {"rows": ()} | ({} if part is None else {part: getattr(full, part)})
@@ -278,6 +282,7 @@ def test_parts_that_are_not_there_leave_no_trace(part: str | None) -> None:
     assert heads == {
         "rows": ["Train table", "Test table"], "examples": ["Queries and answers"],
         "buckets": ["Buckets"], "curves": ["Training"], "notes": ["Notes"],
+        "recall_curves": ["Recall against items scanned"],
     }.get(part or "", [])  # fmt: skip
     assert page.all("span", class_="paper") == []
     assert page.all("dl", class_="facts") == []

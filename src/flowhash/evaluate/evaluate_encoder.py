@@ -21,6 +21,7 @@ from flowhash.evaluate.comparison.comparison import (
     some_examples,
 )
 from flowhash.evaluate.comparison.methods import Side, fit_classifier
+from flowhash.evaluate.comparison.recall_curves import recall_curves
 from flowhash.evaluate.results import Outcome
 
 
@@ -37,12 +38,13 @@ def evaluate(
     """Search the training set with the test items, and the test items among themselves.
 
     The rivals are exhaustive search, Th, VQ, inverted lists and a classifier, which is fitted on
-    the base embeddings of the training set.
+    the base embeddings of the training set. Of the first encoder there are curves of recall
+    against items scanned, with the recalls of a calibration, beside inverted lists and HNSW.
 
     Args:
         encoder: what is evaluated; or several of one base and d, one for each k.
         splits: the data set; without a test split the validation split is searched.
-        seed: of k-means.
+        seed: of k-means, and of the queries of the curves.
         device: "auto", "cpu" or "cuda".
         draw: makes an image of an item, for the report.
         say: is told what happens, line by line.
@@ -95,6 +97,8 @@ def evaluate(
         actives = [one.active for one in encoders]
         comparison, trials = run_all(table, source, actives, buckets, items.classes, seed, say)
         outcome.rows += [trial.row for trial in trials]
+        say(f"recall against items scanned, {table} table")
+        outcome.recall_curves.append(recall_curves(comparison, trials, seed))
         if table == pictured:
             outcome.buckets = some_buckets(trials)
             outcome.examples = some_examples(comparison, trials, items, queries, draw)

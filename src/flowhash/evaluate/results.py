@@ -43,6 +43,15 @@ TABLES = {
     "unseen": "Unseen classes",
 }
 
+# The curves of recall against items scanned, in the order of a legend, and what people call them.
+RECALL_CURVES = {
+    "flowhash": "FlowHash, one threshold",
+    "flowhash-probe": "FlowHash, fixed probe",
+    "ivf": "IVF, fixed probe",
+    "hnsw": "HNSW",
+}
+RECALL_TOP = 10  # nearest items whose recall the curves show
+
 Leads = dict[str, dict[str, list[float]]]  # by rival and quantity: an interval
 Draws = dict[str, NDArray[np.float64]]  # by quantity: its value in each draw of the queries
 Key = tuple[str, str, int | None]  # method, table, k
@@ -346,7 +355,11 @@ def is_ours(method: str) -> bool:
 
 def write_rows(path: str | Path, rows: Iterable[Row]) -> None:
     """Write rows as a JSON list of objects, one a line."""
-    lines = ",\n".join(json.dumps(row.to_json(), allow_nan=False) for row in rows)
+    _write_lines(path, [row.to_json() for row in rows])
+
+
+def _write_lines(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> None:
+    lines = ",\n".join(json.dumps(each, allow_nan=False) for each in objects)
     replace_file(Path(path), f"[\n{lines}\n]\n".encode())
 
 
@@ -414,6 +427,77 @@ class Example:
     answers: dict[str, list[tuple[int, NDArray[np.uint8] | None]]]
 
 
+@dataclass(frozen=True)
+class RecallPoint:
+    """What a search with one setting finds and scans, on average over the queries.
+
+    Attributes:
+        recall: share of the ``RECALL_TOP`` nearest of all items that is found.
+        scanned: share of the items that is compared with a query.
+        setting: buckets or lists that are opened; the threshold on the worth of buckets, 1e300
+            where only each query's best one is opened; HNSW's efSearch.
+        opened: buckets or lists that a query opens; None without them.
+        asked: the recall that the calibration was asked for; None where nobody asked for one.
+    """
+
+    recall: float
+    scanned: float
+    setting: float
+    opened: float | None = None
+    asked: float | None = None
+
+
+@dataclass(frozen=True)
+class RecallCurves:
+    """Recall against items scanned, of several ways to search one table with the same queries.
+
+    Attributes:
+        table: what is searched: "train", "test", …
+        k: buckets that an item is in, of FlowHash.
+        items: that a query is compared with at most.
+        queries: how many the figures are of.
+        calibrated: how many others set the thresholds of the recalls that are asked for.
+        points: by curve, a key of ``RECALL_CURVES``: rising.
+        asked: FlowHash at the recalls that a calibration was asked for, rising.
+        words: what is left out, and why.
+    """
+
+    table: str
+    k: int
+    items: int
+    queries: int
+    calibrated: int
+    points: dict[str, tuple[RecallPoint, ...]]
+    asked: tuple[RecallPoint, ...] = ()
+    words: tuple[str, ...] = ()
+
+    def scanned_at(self, curve: str, recall: float) -> float | None:
+        """The share of the items that a curve scans where it comes to a recall.
+
+        Between two points on a line; the least that it can scan where that finds more; None where
+        it never finds as much.
+        """
+        recalls, scanned = np.array([[p.recall, p.scanned] for p in self.points[curve]]).T
+        # More effort may find no more, or a little less, with a graph: those points are no use.
+        best = np.maximum.accumulate(recalls)
+        better = np.append(True, best[1:] > best[:-1])
+        if recall > best[-1]:
+            return None
+        return float(np.interp(recall, recalls[better], scanned[better]))
+
+
+def write_recall(path: str | Path, curves: Iterable[RecallCurves]) -> None:
+    """Write every point as a JSON object, one a line, with its table and its curve."""
+    lines = [
+        {"table": each.table, "k": each.k, "items": each.items, "queries": each.queries,
+         "calibrated": each.calibrated, "curve": name, **dataclasses.asdict(point)}
+        for each in curves
+        for name, points in {**each.points, "flowhash-asked": each.asked}.items()
+        for point in points
+    ]  # fmt: skip
+    _write_lines(path, lines)
+
+
 @dataclass
 class Outcome:
     """Everything that tables, figures and the report are made of.
@@ -423,6 +507,8 @@ class Outcome:
         draws: of each row, by its ``place``: what each draw of the queries gave.
         buckets: pictures of the first seed's test table, at the smallest k.
         examples: queries of the same.
+        recall_curves: recall against items scanned, of each searched table; ``evaluate`` alone
+            has them.
         curves: of the first seed's trainings.
         seconds: of each training, by name.
         class_names: one a class.
@@ -435,6 +521,7 @@ class Outcome:
     draws: dict[Place, Draws] = field(default_factory=dict)
     buckets: list[Buckets] = field(default_factory=list)
     examples: list[Example] = field(default_factory=list)
+    recall_curves: list[RecallCurves] = field(default_factory=list)
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     class_names: tuple[str, ...] = ()
@@ -457,6 +544,7 @@ class Report:
         curves: lines of each training's ``metrics.jsonl``, by the training's name.
         class_names: one a class.
         notes: paragraphs: how this differs from the paper, and what to be careful about.
+        recall_curves: recall against items scanned, of each searched table.
     """
 
     title: str
@@ -468,3 +556,4 @@ class Report:
     curves: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     class_names: Sequence[str] = ()
     notes: Sequence[str] = ()
+    recall_curves: Sequence[RecallCurves] = ()

@@ -1,8 +1,9 @@
-"""FAISS on the same vectors: an index that scans everything, one of inverted lists, their times."""
+"""FAISS on the same vectors: an index that scans everything, inverted lists, a graph; times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from flowhash.threads import available_threads
 TOP = 16  # items that a timed search returns
 TIMED = 10_000  # queries of a timing, at most
 FLAT_PAIRS = 2_000_000_000  # of query and item in a timing of exhaustive search, at most
+LINKS, EFFORT = 16, 100  # of an item of HNSW's graph, and efConstruction
 
 
 def flat_index(vectors: NDArray[np.float32], metric: str = "euclidean") -> Any:
@@ -76,10 +78,44 @@ def _seconds(make: Callable[[], Any], queries: NDArray[np.float32]) -> float | N
         faiss = require("faiss", "evaluate")
     except MissingExtraError:
         return None
-    before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(available_threads())
-    try:
+    with _threads(faiss, available_threads()):
         index, asked = make(), np.ascontiguousarray(queries, np.float32)
         return median_seconds(lambda: index.search(asked, TOP)) / len(asked)
+
+
+@contextmanager
+def _threads(faiss: Any, count: int) -> Iterator[None]:
+    """As many threads for FAISS; torch, which shares its OpenMP, has its own again behind it."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count)
+    try:
+        yield
     finally:
         faiss.omp_set_num_threads(before)
+
+
+def graph_index(vectors: NDArray[np.float32]) -> Any:
+    """FAISS's HNSW with these items [n, dim]; equal ones in equal order make the same graph."""
+    faiss = require("faiss", "evaluate")
+    with _threads(faiss, 1):  # several would make another graph each time
+        index = faiss.IndexHNSWFlat(vectors.shape[1], LINKS)
+        index.hnsw.efConstruction = EFFORT
+        index.add(np.ascontiguousarray(vectors, np.float32))
+    return index
+
+
+def graph_answers(
+    index: Any, queries: NDArray[np.float32], top: int, effort: int
+) -> tuple[NDArray[np.int64], float]:
+    """What HNSW finds with an efSearch.
+
+    Returns:
+        Positions of the nearest items [q, top], -1 where there are no more, and how many items
+        were compared with a query on average, those of the upper levels included.
+    """
+    faiss = require("faiss", "evaluate")
+    index.hnsw.efSearch = effort
+    faiss.cvar.hnsw_stats.reset()
+    with _threads(faiss, available_threads()):
+        ids = index.search(np.ascontiguousarray(queries, np.float32), top)[1]
+    return ids, faiss.cvar.hnsw_stats.ndis / len(queries)

@@ -90,7 +90,9 @@ LOOKS = {
     "start": (GREY, "X"),
     "flowhash": (VERMILION, "o"),
     "flowhash-free": (VERMILION, "h"),
-    "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see _style
+    "flowhash-own": (VERMILION, "p"),  # and hollow and dashed, see line_style
+    "flowhash-probe": (VERMILION, "o"),  # of the curves of recall, as the next
+    "hnsw": (BLUE, "D"),
 }
 
 
@@ -102,8 +104,13 @@ class Chart:
     caption: str
 
 
-def _draw(
-    name: str, label: str, caption: str, paint: Callable[[Figure], None], height: float = 3.5
+def draw_chart(
+    name: str,
+    label: str,
+    caption: str,
+    paint: Callable[[Figure], None],
+    height: float = 3.5,
+    titles: Mapping[str, str] | None = None,
 ) -> Chart:
     """Draw one chart with matplotlib into SVG that takes its colours from the page it lives in.
 
@@ -113,6 +120,7 @@ def _draw(
         caption: goes below.
         paint: draws into the figure.
         height: in inches; the width is the same for all.
+        titles: what a pointer at a part of the figure is told, by the gid of the part.
     """
     matplotlib = require("matplotlib", "evaluate")
     with matplotlib.rc_context(PAGE_STYLE):
@@ -125,10 +133,10 @@ def _draw(
         buffer = io.StringIO()
         nothing = {"Date": None, "Creator": None, "Format": None, "Type": None}
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    return Chart(_inline(buffer.getvalue(), name, label), caption)
+    return Chart(_inline(buffer.getvalue(), name, label, titles or {}), caption)
 
 
-def _inline(text: str, name: str, label: str) -> str:
+def _inline(text: str, name: str, label: str, titles: Mapping[str, str]) -> str:
     """A stand-alone SVG as an element of a page: own ids, the page's colours, any width."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<(defs)>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
@@ -137,13 +145,16 @@ def _inline(text: str, name: str, label: str) -> str:
     assert box is not None  # matplotlib writes it always
     # Two figures of one page must not share an id: the second would use the first one's markers.
     body = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{name}-", body)
+    for part, words in titles.items():
+        opened = f'<g id="{name}-{part}">'
+        body = body.replace(opened, f"{opened}<title>{escape(words)}</title>")
     for colour, own in PAGE_COLOURS.items():
         body = body.replace(colour, own)
     spoken = escape(label, {'"': "&quot;"})
     return f'<svg {box.group()} role="img" aria-label="{spoken}">{body.strip()}'
 
 
-def _legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
+def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """The axes' lines under the figure, where they hide no data."""
     handles, labels = axes.get_legend_handles_labels()
     if handles:
@@ -153,7 +164,7 @@ def _legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
         )  # fmt: skip
 
 
-def _plain_numbers(axis: Any) -> None:
+def plain_numbers(axis: Any) -> None:
     """Ticks as 0.5, 20 and 3,000, also on a logarithmic axis, instead of powers of ten."""
     ticker = require("matplotlib.ticker", "evaluate")
 
@@ -162,6 +173,17 @@ def _plain_numbers(axis: Any) -> None:
 
     axis.set_major_formatter(ticker.FuncFormatter(written))
     axis.set_minor_formatter(ticker.NullFormatter())
+
+
+def round_ticks(axis: Any) -> None:
+    """A logarithmic axis with ticks at 1, 2, 5, 10, …, as plain numbers."""
+    plain_numbers(axis)
+    low, high = axis.get_view_interval()
+    ticks = [step * 10.0**power for power in range(-6, 7) for step in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low <= tick <= high]
+    if len(ticks) > 1:  # else powers of ten say more
+        axis.set_ticks(ticks)
+        axis.set_ticks([], minor=True)
 
 
 def row_charts(merged: Sequence[MergedRow]) -> list[Chart]:
@@ -200,18 +222,12 @@ def paint_speed_ups(
         if theirs:
             # Larger and hollow, so that they are seen behind measured ones of the same value.
             axes.plot(
-                *zip(*theirs, strict=True), "--", color=GREY, marker=_style(method)["marker"],
+                *zip(*theirs, strict=True), "--", color=GREY, marker=line_style(method)["marker"],
                 markersize=10, markerfacecolor="none",
             )  # fmt: skip
     _lines(axes, merged, SUF.name, shown)
     axes.set_yscale("log")
-    _plain_numbers(axes.yaxis)
-    low, high = axes.get_ylim()
-    ticks = [step * 10**power for power in range(7) for step in (1, 2, 5)]
-    ticks = [tick for tick in ticks if low <= tick <= high]
-    if len(ticks) > 1:  # else powers of ten say more
-        axes.set_yticks(ticks)
-        axes.minorticks_off()
+    round_ticks(axes.yaxis)
 
 
 def _bucket_counts(merged: Sequence[MergedRow]) -> list[int]:
@@ -230,8 +246,8 @@ def _speed_up_chart(merged: Sequence[MergedRow]) -> Chart:
         _finish(figure, axes, merged, "SUF")
 
     table = table_heading(merged[0].table)
-    return _draw(
-        f"suf-{_word(table)}",
+    return draw_chart(
+        f"suf-{id_word(table)}",
         f"{table}: speed-up factor against k, one line a method",
         "Speed-up factor against k, logarithmic; higher is better. Expected: codes that are "
         "independent and even.",
@@ -250,8 +266,8 @@ def _precision_chart(merged: Sequence[MergedRow], column: Column) -> Chart:
         _finish(figure, axes, merged, f"{column.title} (%)")
 
     table = table_heading(merged[0].table)
-    return _draw(
-        f"{_word(column.title)}-{_word(table)}",
+    return draw_chart(
+        f"{id_word(column.title)}-{id_word(table)}",
         f"{table}: {column.title} against k, one line a method, exhaustive search level",
         f"{column.title} against k; higher is better.",
         paint,
@@ -270,22 +286,22 @@ def _time_chart(merged: Sequence[MergedRow]) -> Chart:
             if own:
                 axes.plot(
                     *zip(*own, strict=True), linewidth=0.8, label=method_label(method),
-                    **_style(method),
+                    **line_style(method),
                 )  # fmt: skip
         flat = mean_flat(merged)
         if flat is not None:
             axes.axhline(1e6 * flat, linestyle=":", color=INK, label="FAISS Flat")
         axes.margins(0.1)
         _name_points(axes, points)
-        _plain_numbers(axes.xaxis)
-        _plain_numbers(axes.yaxis)
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
         axes.set_xlabel("SUF")
         axes.set_ylabel("µs a query")
-        _legend_below(figure, axes)
+        legend_below(figure, axes)
 
     table = table_heading(merged[0].table)
-    return _draw(
-        f"time-{_word(table)}",
+    return draw_chart(
+        f"time-{id_word(table)}",
         f"{table}: microseconds of search a query against speed-up factor",
         "Search time a query against speed-up factor, both logarithmic; numbers are k, where there "
         "is room for them. Right and low is better. Without the networks' time.",
@@ -321,7 +337,7 @@ def _name_points(axes: Axes, points: Sequence[tuple[MergedRow, float, float]]) -
         taken.append((x, y))
         axes.annotate(
             str(each.k), (across, up), (5, 3),
-            textcoords="offset points", color=_style(each.method)["color"], fontsize=10,
+            textcoords="offset points", color=line_style(each.method)["color"], fontsize=10,
         )  # fmt: skip
 
 
@@ -347,7 +363,7 @@ def _lines(
             yerr=deviations if any(deviations) else None,
             label=method_label(method), capsize=3, linewidth=2.6 if ours else 1.5,
             # The start's line is thin, and often lies on FlowHash's thick one.
-            zorder=4 if method == "start" else 3 if ours else 2, **_style(method),
+            zorder=4 if method == "start" else 3 if ours else 2, **line_style(method),
         )  # fmt: skip
 
 
@@ -357,14 +373,14 @@ def _finish(figure: Figure, axes: Axes, merged: Sequence[MergedRow], label: str)
     axes.set_xlim(counts[0] - 0.3, counts[-1] + 0.3)
     axes.set_xlabel("k")
     axes.set_ylabel(label)
-    _legend_below(figure, axes)
+    legend_below(figure, axes)
 
 
 def _methods(merged: Sequence[MergedRow]) -> list[str]:
     return sorted(dict.fromkeys(each.method for each in merged), key=method_order)
 
 
-def _style(method: str) -> dict[str, Any]:
+def line_style(method: str) -> dict[str, Any]:
     """How a method's line and markers look; a variant of FlowHash has its colour, but hollow."""
     colour, marker = LOOKS.get(method, (INK, "X"))
     style: dict[str, Any] = {"color": colour, "marker": marker}
@@ -375,7 +391,7 @@ def _style(method: str) -> dict[str, Any]:
     return style
 
 
-def _word(text: str) -> str:
+def id_word(text: str) -> str:
     """Letters and digits only, for an id."""
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
@@ -427,7 +443,7 @@ def _load_chart(buckets: Buckets, number: int) -> Chart:
         if loads.size > 1
         else f"The only bucket with items holds {loads[0]:,}. {empty_words(buckets)}"
     )
-    return _draw(
+    return draw_chart(
         f"load-{number}", f"{buckets.name}: load and purity of each bucket", words, paint, 4.2
     )
 
@@ -482,7 +498,7 @@ def _class_chart(buckets: Buckets, number: int, class_names: Sequence[str]) -> C
         key.yaxis.tick_right()
         key.set_title("%", fontsize=10)
 
-    return _draw(
+    return draw_chart(
         f"classes-{number}",
         f"{buckets.name}: heat map of classes by buckets",
         "Where each class lies: the share of a class (row) in each bucket (column). One strong "
@@ -550,16 +566,16 @@ def _curve_chart(
             paint_curve(axes, place, training, steps, 100 * values if key == "pr1" else values)
         if key == "suf":
             axes.set_yscale("log")
-            _plain_numbers(axes.yaxis)
+            plain_numbers(axes.yaxis)
         ticker = require("matplotlib.ticker", "evaluate")
         axes.xaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
-        _plain_numbers(axes.xaxis)
+        plain_numbers(axes.xaxis)
         axes.set_xlabel("step")
         axes.set_ylabel(axis)
-        _legend_below(figure, axes, 1 if max(map(len, drawn)) > 20 else 2)
+        legend_below(figure, axes, 1 if max(map(len, drawn)) > 20 else 2)
 
     # Every line of the legend takes from the height.
-    return _draw(name, label, caption, paint, 3.2 + 0.1 * len(drawn))
+    return draw_chart(name, label, caption, paint, 3.2 + 0.1 * len(drawn))
 
 
 def series(lines: Lines, key: str) -> Series:

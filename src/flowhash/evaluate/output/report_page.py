@@ -15,6 +15,14 @@ from numpy.typing import NDArray
 
 import flowhash
 from flowhash.durable_files import replace_file
+from flowhash.evaluate.output.recall_chart import (
+    ABOUT,
+    HEADING,
+    recall_caption,
+    recall_chart,
+    recall_columns,
+    recall_lines,
+)
 from flowhash.evaluate.output.report_charts import (
     bucket_charts,
     curve_charts,
@@ -36,6 +44,7 @@ from flowhash.evaluate.output.result_tables import bold_words
 from flowhash.evaluate.results import (
     Example,
     MergedRow,
+    RecallCurves,
     Report,
     Row,
     merge_seeds,
@@ -99,6 +108,8 @@ def _content(report: Report) -> dict[str, Any]:
         "version": flowhash.__version__,
         "summary": [sentence for sentence in sentences if sentence is not None],
         "searched": searched,
+        "recall": {"heading": HEADING, "about": ABOUT},
+        "recalls": [_recall(each) for each in report.recall_curves],
         "chapters": {"Buckets": buckets, "Training": trainings},
         "queries": [_query(example, report.class_names) for example in report.examples],
     }
@@ -121,6 +132,18 @@ def _searched(report: Report, table: str) -> dict[str, Any]:
         "rest": rest if rest.columns else None,
         "footnotes": list(dict.fromkeys(each.note for each in merged if each.note)),
         "charts": row_charts(merged),
+    }
+
+
+def _recall(curves: RecallCurves) -> dict[str, Any]:
+    """Recall against items scanned in one searched table."""
+    return {
+        "heading": table_heading(curves.table),
+        "chart": recall_chart(curves),
+        "caption": recall_caption(curves),
+        "columns": recall_columns(curves),
+        "lines": recall_lines(curves),
+        "words": curves.words,
     }
 
 

@@ -11,10 +11,18 @@ from pathlib import Path
 import flowhash
 from flowhash.durable_files import replace_file
 from flowhash.evaluate.output.paper_figures import has_objectives, objective_figure, suf_figure
+from flowhash.evaluate.output.recall_chart import recall_markdown
 from flowhash.evaluate.output.report_page import write_report
 from flowhash.evaluate.output.result_tables import UNSEEN, result_tables
 from flowhash.evaluate.paper_numbers import Experiment, paper_rows
-from flowhash.evaluate.results import Outcome, Report, Row, rows_as_csv, write_rows
+from flowhash.evaluate.results import (
+    Outcome,
+    Report,
+    Row,
+    rows_as_csv,
+    write_recall,
+    write_rows,
+)
 
 RULES = (
     "Pr@K divides by K always; where a query's buckets hold fewer than K items, further ones are "
@@ -66,10 +74,22 @@ def write_reproduction(
 def write_evaluation(
     outcome: Outcome, folder: Path, title: str, command: str, stem: str = "evaluation"
 ) -> list[Path]:
-    """Write the evaluation of an encoder: JSON, CSV and the report; returns what was written."""
+    """Write the evaluation of an encoder: JSON, CSV and the report.
+
+    Where there are curves of recall, their points and what the recalls asked for came to are in
+    ``STEM-recall.json`` and ``STEM-recall.md``.
+
+    Returns:
+        What was written, the report last.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     facts = [fact for fact in _facts(outcome, title, command) if fact[0] not in ("data", "seeds")]
-    return _write_rows_and_page(outcome, title, facts, (), folder / stem)
+    *written, page = _write_rows_and_page(outcome, title, facts, (), folder / stem)
+    if outcome.recall_curves:
+        written += [folder / f"{stem}-recall.json", folder / f"{stem}-recall.md"]
+        write_recall(written[-2], outcome.recall_curves)
+        replace_file(written[-1], recall_markdown(title, outcome.recall_curves).encode())
+    return [*written, page]
 
 
 def _write_rows_and_page(
@@ -85,7 +105,7 @@ def _write_rows_and_page(
     replace_file(written[1], rows_as_csv(outcome.rows).encode())
     page = Report(
         title, outcome.rows, facts, paper, outcome.buckets, outcome.examples, outcome.curves,
-        outcome.class_names, (*outcome.words, RULES),
+        outcome.class_names, (*outcome.words, RULES), outcome.recall_curves,
     )  # fmt: skip
     write_report(page, written[2])
     return written
