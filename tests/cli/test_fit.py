@@ -277,13 +277,23 @@ def test_vectors_without_labels_are_fitted_indexed_and_asked_for_a_recall(tmp_pa
     assert "a trained router: scans" in done.stdout
     again = run(COMMAND, "fit", files["items.npy"], "--out", files["run"])
     assert "was finished before" in again.stdout
+    config = run(COMMAND, "fit", "--config", files["run"] + "/fit.toml")
+    assert "was finished before" in config.stdout, config.stderr
+    np.save(tmp_path / "items.npy", items[::-1])
+    changed = run(COMMAND, "fit", files["items.npy"], "--out", files["run"])
+    assert "other data or settings" in changed.stderr
+    np.save(tmp_path / "items.npy", items)
     other = run(COMMAND, "fit", files["asked.npy"], "--out", files["run"])
     assert other.returncode == 2
     assert "other data or settings" in other.stderr
     done = run(COMMAND, "index", files["run"], files["items.npy"], "--out", files["table"])
     assert done.returncode == 0, done.stderr
-    done = run(COMMAND, "calibrate", files["table"])
+    done = run(COMMAND, "adapt", files["table"], "--copies", "0.2")
     assert done.returncode == 0, done.stderr
+    assert "a trained router: scans" in done.stdout
+    for name in ("--copies", "0.3"), ():
+        done = run(COMMAND, "calibrate", files["table"], *name)
+        assert done.returncode == 0, done.stderr
     words = ("--recall", "0.95", "--top", "5", "--json")
     done = run(COMMAND, "search", files["table"], files["asked.npy"], *words)
     assert done.returncode == 0, done.stderr

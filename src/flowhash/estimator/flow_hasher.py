@@ -538,7 +538,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             [n, n_neighbors]; or the positions only.
         """
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        found = self.search(X, wanted, at_least=wanted, recall=self._usual_recall(recall, wanted))
+        found = self.search(
+            X, wanted, at_least=wanted, recall=self._usual_recall(recall, wanted, X is None)
+        )
         return (found.distances, found.ids) if return_distance else found.ids
 
     def kneighbors_graph(
@@ -706,7 +708,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         found.distances = self._distances(found.distances)
         return found
 
-    def _usual_recall(self, recall: float | None, top: int) -> float | None:
+    def _usual_recall(self, recall: float | None, top: int, itself: bool) -> float | None:
         """What was asked for, or the parameter, or what a fit without labels promises."""
         if recall is not None or not isinstance(self.recall, str):
             return recall if recall is not None else float(self.recall)
@@ -714,7 +716,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         if len(self.classes_) or known is None:
             return None
         # Of more neighbours than were calibrated nobody knows how many buckets they take: all.
-        return USUAL_RECALL if top < max(known.thresholds) else 1.0
+        return USUAL_RECALL if top + itself <= max(known.thresholds) else 1.0
 
     def _stored_items(self, chosen: NDArray[np.int64] | None = None) -> Encoded:
         """Items of the table as queries: activations are computed anew from embeddings."""

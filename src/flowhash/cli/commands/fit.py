@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -204,11 +205,15 @@ def _fit_router(
     from flowhash.learn import fit_vectors, router_encoder
     from flowhash.model_files import read_json, write_json
 
-    wanted = {"data": str(located(data)), "items": len(items), "asked": buckets, "seed": seed}
+    rows = items.take(np.arange(len(items)))
+    digest = hashlib.sha256(np.ascontiguousarray(rows).tobytes()).hexdigest()[:16]
+    wanted = {"data": str(located(data)), "items": len(items), "digest": digest, "seed": seed}
     finished = (run / "encoder" / "encoder.json").exists()
     if finished:
         noted = read_json(run / CHOICE) if (run / CHOICE).exists() else {}
-        if {name: noted.get(name) for name in wanted} != wanted:
+        same = {name: noted.get(name) for name in wanted} == wanted
+        # The settings of a run name the number that it chose.
+        if not same or buckets not in (noted.get("asked"), noted.get("buckets")):
             raise InputError(
                 f"{run} holds an encoder of other data or settings; give another folder with --out"
             )
@@ -216,14 +221,16 @@ def _fit_router(
     else:
         nobody = LabelledItems(items, np.zeros(len(items), np.int64), ("",), data)
         preprocessing = Preprocessing.fit(nobody, progress=output.progress)
-        vectors = preprocessing(items.take(np.arange(len(items))))
+        vectors = preprocessing(rows)
         router, made = fit_vectors(
             vectors, buckets, seed=seed, show=output.progress, say=output.say
         )
         encoder = router_encoder(router, preprocessing)
         trials = [trial.to_json() for trial in made.trials]
         run.mkdir(parents=True, exist_ok=True)
-        note = {**wanted, "buckets": encoder.buckets, "hidden": [], "trials": trials}
+        note = {
+            **wanted, "asked": buckets, "buckets": encoder.buckets, "hidden": [], "trials": trials,
+        }  # fmt: skip
         write_json(run / CHOICE, note)
         encoder.save(run / "encoder")
     save_settings(
@@ -239,8 +246,8 @@ def _fit_router(
         facts,
         f"{'was finished before' if finished else 'finished'}, without labels",
         f"encoder: {run / 'encoder'}  ({encoder})",
-        f"next: flowhash index {folder} ITEMS --out TABLE, then flowhash calibrate TABLE, then "
-        "flowhash search TABLE QUERIES --recall 0.95",
+        f"next: flowhash index {folder} ITEMS --out TABLE, then flowhash adapt TABLE, which gives "
+        "second buckets and calibrates, then flowhash search TABLE QUERIES --recall 0.95",
     )
 
 

@@ -48,6 +48,7 @@ LEAST_ITEMS = 1_000  # below it one bucket holds everything
 LEAST_HELD_OUT, HELD_OUT, MOST_HELD_OUT = 500, 0.05, 2_000  # that choose; as many calibrate
 PART_HELD_OUT = 0.2  # of few items, and of queries that were given
 LEAST_QUERIES = 250  # that may be given
+LEAST_IN_BUCKET = 2  # items on average
 MOST_ASKED = 500_000  # items whose neighbours are looked for
 ENOUGH_QUERIES = 5_000  # of the user's own, with which items are not asked with
 
@@ -159,6 +160,11 @@ def fit_vectors(
         raise InputError(
             f"there are {len(vectors)} items for {buckets} buckets; without labels expected "
             f"{LEAST_QUERIES} or more, a fifth of which calibrate. Leave the number of buckets out"
+        )
+    if buckets is not None and buckets > max(1, len(vectors) // LEAST_IN_BUCKET):
+        raise InputError(
+            f"there are {buckets} buckets for {len(vectors)} items; expected {LEAST_IN_BUCKET} "
+            f"items a bucket or more. {bucket_count(len(vectors))} buckets would be usual"
         )
     count = bucket_count(len(vectors)) if buckets is None else buckets
     lists = _Lists.fitted(vectors, count, origin, inner, seed, show)

@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 from flowhash.learn.routing.neighbour_graph import centre_scores
 from flowhash.progress_bars import tracked
 
-STEPS, BATCH = 500, 1_024
+STEPS, BATCH = 2_000, 1_024
 RATE = 0.07  # of Adam, in units of the start's mean weight
 WARM_UP = 25  # steps
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 21))  # tried, times the scores' spread

@@ -29,7 +29,7 @@ from flowhash.learn.routing.neighbour_router import bucket_worths
 from flowhash.progress_bars import tracked
 from flowhash.table import RECALL_NOTE, HashTable
 
-CANDIDATES = 12  # buckets that a query votes for at the most
+CANDIDATES = 32  # buckets that a query votes for at the most
 SOFTNESS = 1.0  # of the step, in units of a bucket's worth
 LEAST_MISSED, LEAST_VOTE = 0.05, 0.02  # votes below these are left out
 LEAST_RATE = 1e-9  # at which a bucket is opened

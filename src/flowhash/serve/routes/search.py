@@ -172,7 +172,10 @@ def _query(
         compare=asked.compare,
     )  # fmt: skip
     if order is None and service.query_encoder is not None:
-        query.encoder = service.query_encoder.encoder.fingerprint
+        encoder = service.query_encoder.encoder
+        query.encoder = encoder.fingerprint
+        if query.recall is None and encoder.active < table.active:  # room for second buckets
+            query.probe = query.probe or encoder.active
     return query
 
 
