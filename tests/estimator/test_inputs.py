@@ -162,3 +162,21 @@ def test_another_number_of_features_is_refused() -> None:
     for method in (hasher.transform, hasher.kneighbors, hasher.add):
         with pytest.raises(ValueError, match="X has 5 features, but FlowHasher is expecting 6"):
             method(rows[:, :5])
+
+
+def test_arrays_that_are_ready_are_looked_at_all_the_same() -> None:
+    rows, labels = clouds()
+    rows = np.ascontiguousarray(rows, np.float32)
+    hasher = quick().fit(rows, labels)
+    for number in (np.nan, np.inf):
+        wrong = rows[:3].copy()
+        wrong[1, 2] = number
+        with pytest.raises(ValueError, match="Input X contains"):
+            hasher.kneighbors(wrong)
+    for shape in (rows[0], rows[:0], rows[None]):
+        with pytest.raises(ValueError, match=r"Found|Expected 2D"):
+            hasher.kneighbors(shape)
+    pandas = pytest.importorskip("pandas")
+    named = quick().fit(pandas.DataFrame(rows, columns=list("abcdef")), labels)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        named.kneighbors(rows[:3])

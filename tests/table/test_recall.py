@@ -133,6 +133,26 @@ def test_buckets_are_opened_by_probability_over_share(data: Any) -> None:
             assert sorted(order[query].tolist()) == list(range(buckets))
 
 
+def test_threads_and_company_change_no_bucket_and_ties_are_opened_by_number() -> None:
+    generator = np.random.default_rng(3)
+    loads = np.full(40, 7)
+    activations = generator.integers(0, 4, (2_500, 40)).astype(np.float32)  # many are equal
+    for threshold, everything in ((0.0, False), (-np.inf, False), (1e300, False), (0.5, True)):
+        given = (loads, 0.5, threshold, everything)
+        order, opened = open_buckets(activations, *given, threads=2)
+        alone, one_by_one = open_buckets(activations, *given, threads=1)
+        assert np.array_equal(order, alone)
+        assert np.array_equal(opened, one_by_one)
+        assert order.shape[1] == (40 if everything else opened.max())
+        for query in (0, 1_249, 1_250, 2_499):
+            lonely, count = open_buckets(activations[query : query + 1], *given)
+            assert lonely[0].tolist() == order[query, : lonely.shape[1]].tolist()
+            assert count[0] == opened[query]
+            falling = np.argsort(-activations[query], kind="stable")
+            assert order[query, : opened[query]].tolist() == falling[: opened[query]].tolist()
+            assert everything or (order[query, opened[query] :] == -1).all()
+
+
 def test_conformal_risk_control_counts_one_more_query_that_finds_nothing() -> None:
     misses = (0.5, 0.2, 0.1, 0.05, 0.0)
     known = RecallCalibration(

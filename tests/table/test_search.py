@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from flowhash.errors import InputError
 from flowhash.table import HashTable
 from tests.table.oracles import Model, brute_force, differences, put
 
@@ -160,6 +161,31 @@ def test_single_queries_equal_brute_force(case: Case, probe: int, top: int) -> N
     alone = Case(case.table, case.model, case.order[:1], case.queries[:1])
     for _ in range(3):  # what earlier searches taught must not change the answer
         alone.check(top, probe)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 999),
+    probe=st.integers(17, 300),
+    active=st.integers(1, 3),
+    dim=st.sampled_from([1, 3, 17, 64]),
+    metric=st.sampled_from(METRICS),
+    dtype=st.sampled_from(["float32", "float16"]),
+    kind=st.sampled_from(["tied", "small", "same", "offset"]),
+    deleted=st.sampled_from([0.0, 0.3]),
+    top=st.sampled_from([1, 16, 80]),
+    threads=st.sampled_from([None, 1, 2]),
+)
+def test_single_queries_that_open_many_buckets_equal_brute_force(
+    seed: int, probe: int, top: int, threads: int | None, **shape: Any
+) -> None:
+    case = make_case(seed, 700, 1, buckets=300, **shape)
+    case.check(top, probe, threads=threads)
+    for wrong in (-1, 300, int(case.order[0, 0])):  # out of range, or twice
+        order = case.order.copy()
+        order[0, probe - 1] = wrong
+        with pytest.raises(InputError, match="different buckets from 0 to 299"):
+            case.table.search(order, case.queries, top, probe=probe, threads=threads)
 
 
 @settings(max_examples=40)

@@ -85,7 +85,7 @@ class Search:
         if self.recall is not None:
             state = state_of(opened.table)
             order, probe = opened_in_state(
-                opened.table, state, order, self.recall, self.top, everything=False
+                opened.table, state, order, self.recall, self.top, False, threads
             )
         hits = opened.table.search(
             order, queries.take(queries.embeddings, rows), self.top, probe=probe, threads=threads

@@ -178,14 +178,17 @@ def run_networks(
     """
     _survive_forks()
     for batch in batches:
-        before = [(part, part.training) for network in networks for part in network.modules()]
+        trained = [part for network in networks for part in network.modules() if part.training]
         try:
+            # Where none is in training nothing is set: a single vector would notice.
+            for network in networks if trained else ():
+                network.eval()
             with torch.inference_mode():
                 inputs = torch.from_numpy(batch).to(device)
-                made = [_made(network.eval(), inputs) for network in networks]
+                made = [_made(network, inputs) for network in networks]
         finally:
-            for part, training in before:  # one by one: parts of a network may be frozen
-                part.training = training
+            for part in trained:  # one by one: parts of a network may be frozen
+                part.training = True
         yield made
 
 

@@ -308,7 +308,7 @@ class HashTable(SettingsProperties):
             check_recall(probe, where)
             warn_if_old(required_calibration(self.calibration), changes_since(self._known_notes), 2)
             ordered_buckets, probe = self._opened_for(
-                state, ordered_buckets, recall, top, at_least is not None
+                state, ordered_buckets, recall, top, at_least is not None, threads
             )
         hits, places = self._search(
             state, ordered_buckets, queries, top, probe, at_least, where, threads
@@ -676,8 +676,9 @@ class HashTable(SettingsProperties):
         return hits, found.places
 
     def _opened_for(
-        self, state: TableState, activations: ArrayLike, recall: float, top: int, everything: bool
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        self, state: TableState, activations: ArrayLike, recall: float, top: int, everything: bool,
+        threads: int | None,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
         """The buckets of each query in order, and how many of them a recall takes."""
         found = required_calibration(self.calibration)
         return open_buckets(
@@ -686,6 +687,7 @@ class HashTable(SettingsProperties):
             found.temperature,
             found.threshold(recall, top),
             everything,
+            threads,
         )
 
     @property
@@ -807,13 +809,13 @@ def search_state(
 
 def opened_in_state(
     table: HashTable, state: TableState, activations: ArrayLike, recall: float, top: int,
-    everything: bool,
+    everything: bool, threads: int | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
     """The buckets of each query in order, and how many of them a recall takes, in one state.
 
     It does not warn where the calibration is old.
     """
-    return table._opened_for(state, activations, recall, top, everything)
+    return table._opened_for(state, activations, recall, top, everything, threads)
 
 
 _tables: weakref.WeakSet[HashTable] = weakref.WeakSet()

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import numbers, whole_number
-from flowhash.compile import kernel
+from flowhash.compile import kernel, larger
 from flowhash.errors import InputError, OldCalibrationWarning
 from flowhash.table.results import Hits
+from flowhash.threads import in_shards
 
 RECALL_NOTE = "recall"  # the name of the table's note that keeps it
 CHANGES = "changed since recall was calibrated"  # of the note that counts items added and deleted
@@ -199,6 +200,7 @@ def open_buckets(
     temperature: float,
     threshold: float,
     everything: bool = False,
+    threads: int | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The buckets that are worth at least ``threshold``, the best of them first.
 
@@ -210,6 +212,7 @@ def open_buckets(
         temperature: that activations are divided by.
         threshold: on a bucket's worth.
         everything: whether the others follow, in order, behind those that are opened.
+        threads: how many threads at the most; all cores by default.
 
     Returns:
         Buckets [q, m], -1 behind a query's last one, and how many of them are opened [q].
@@ -217,9 +220,19 @@ def open_buckets(
     with np.errstate(divide="ignore"):
         shares = np.log(loads / max(1, loads.sum()))
     opened = np.empty(len(activations), np.int32)
-    width = count_worth(activations, shares, temperature, threshold, opened)
-    order = np.full((len(activations), len(loads) if everything else width), -1, np.int32)
-    order_worth(activations, shares, temperature, opened, everything, order)
+
+    def listed(start: int, stop: int) -> NDArray[np.int32]:
+        return list_worth(
+            activations[start:stop], shares, temperature, threshold, everything, opened[start:stop]
+        )
+
+    found = in_shards(listed, len(activations), threads)
+    if everything:
+        return np.concatenate(found).reshape(len(activations), len(loads)), opened
+    if len(activations) == 1:  # whose list is all there is to lay out
+        return found[0][None], opened
+    order = np.full((len(activations), opened.max(initial=1)), -1, np.int32)
+    order[np.arange(order.shape[1]) < opened[:, None]] = np.concatenate(found)
     return order, opened
 
 
@@ -235,7 +248,7 @@ def bucket_worth(
     largest = -np.inf
     for bucket in range(worth.shape[0]):
         worth[bucket] = activations[query, bucket] / temperature
-        largest = max(largest, worth[bucket])
+        largest = larger(largest, worth[bucket])
     total = 0.0
     for bucket in range(worth.shape[0]):
         total += np.exp(worth[bucket] - largest)
@@ -252,47 +265,49 @@ def bucket_worth(
 
 
 @kernel
-def count_worth(
+def list_worth(
     activations: NDArray[np.float32],
     shares: NDArray[np.float64],
     temperature: float,
     threshold: float,
-    opened: NDArray[np.int32],
-) -> int:
-    """Write how many buckets each query opens, one at least [q]; the most of them."""
-    worth = np.empty(shares.shape[0])
-    most = 1
-    for query in range(activations.shape[0]):
-        bucket_worth(activations, query, shares, temperature, worth)
-        count = 0
-        for bucket in range(worth.shape[0]):
-            # Without a threshold everything that holds items is opened.
-            if worth[bucket] >= threshold and worth[bucket] > -np.inf:
-                count += 1
-        opened[query] = max(1, count)
-        most = max(most, count)
-    return most
-
-
-@kernel
-def order_worth(
-    activations: NDArray[np.float32],
-    shares: NDArray[np.float64],
-    temperature: float,
-    opened: NDArray[np.int32],
     everything: bool,
-    order: NDArray[np.int32],
-) -> None:
-    """Write each query's buckets, those worth most first: as many as it opens, or all [q, m]."""
-    worth = np.empty(shares.shape[0])
-    for query in range(activations.shape[0]):
+    opened: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """Write how many buckets each query opens, one at least [q].
+
+    Only those are sorted, a few of many, unless ``everything`` is listed.
+
+    Returns:
+        The buckets of one query after the other, those worth most first.
+    """
+    queries, buckets = activations.shape
+    worth = np.empty(buckets)
+    chosen = np.empty(buckets + 1, np.int32)
+    found = np.empty(buckets * queries if everything else buckets + 16 * queries, np.int32)
+    end = 0
+    for query in range(queries):
         best = bucket_worth(activations, query, shares, temperature, worth)
-        if opened[query] == 1 and not everything:
-            order[query, 0] = best
-            continue
-        sequence = np.argsort(-worth, kind="mergesort")  # ties in the order of their numbers
-        for turn in range(order.shape[1] if everything else opened[query]):
-            order[query, turn] = sequence[turn]
+        count = 0
+        for bucket in range(buckets):
+            # Without a threshold everything that holds items is opened.
+            chosen[count] = bucket
+            count += worth[bucket] >= threshold and worth[bucket] > -np.inf
+        if count == 0:
+            chosen[0], count = best, 1
+        opened[query] = count
+        if everything:
+            chosen[:buckets] = np.arange(buckets)
+            count = buckets
+        if end + count > found.shape[0]:
+            longer = np.empty(2 * found.shape[0], np.int32)
+            longer[:end] = found[:end]
+            found = longer
+        # Ties in the order of their numbers.
+        sequence = np.argsort(-worth[chosen[:count]], kind="mergesort")
+        for turn in range(count):
+            found[end + turn] = chosen[sequence[turn]]
+        end += count
+    return found[:end].copy()  # or all the room would be kept
 
 
 class CalibratedTable(Protocol):

@@ -156,6 +156,11 @@ def shards_of(
     return [(first, last) for first, last in pairwise(cuts) if first < last]
 
 
+def pays_threads(work: int) -> bool:
+    """Whether so many numbers to multiply are enough for two threads."""
+    return work >= 2 * WORK_PER_THREAD
+
+
 @kernel
 def add_bucket_sizes(segment: Arrays, allowed: NDArray[np.uint8], sizes: NDArray[np.int64]) -> int:
     """Add how many allowed rows each bucket has to ``sizes`` [d]; -1, or what is wrong."""

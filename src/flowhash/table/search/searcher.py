@@ -25,6 +25,7 @@ from flowhash.table.search.bucket_plan import (
     open_until,
     pair_few,
     pair_up,
+    pays_threads,
     shards_of,
 )
 from flowhash.table.search.rerank import (
@@ -41,6 +42,7 @@ from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
 
 SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
+SMALL_QUERY = 256  # the same where there is one query, and too little work for a second thread
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
 
@@ -101,7 +103,7 @@ class Searcher:
             isinstance(probe, int)
             and len(self.state.parts) == 1
             and at_least is None
-            and count * probe <= SMALL_BATCH
+            and (count * probe <= SMALL_BATCH or self._is_small(order, queries, probe, threads))
         ):
             return self._few(order, queries, top, probe, self.fineness.fine)
         opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe
@@ -115,6 +117,18 @@ class Searcher:
         if len(pieces) == 1:
             return pieces[0]
         return RawHits(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+
+    def _is_small(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], probe: int,
+        threads: int | None,
+    ) -> bool:  # fmt: skip
+        """Whether it is one query that opens some more buckets, which one thread scans."""
+        if len(queries) != 1 or probe > SMALL_QUERY:
+            return False
+        offsets = self.state.parts[0].segment.arrays.offsets
+        buckets = order[0, :probe].clip(0, len(offsets) - 2)  # wrong ones are refused later
+        rows = int((offsets[buckets + 1] - offsets[buckets]).sum())
+        return threads == 1 or not pays_threads(rows * queries.shape[1])
 
     def _room(self, top: int) -> int:
         """Candidates of a query in a batch: products are so precise that few spare ones do."""
