@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 from typing import Any
 
@@ -17,7 +18,7 @@ from flowhash.engines import (
     open_engine,
 )
 from flowhash.engines.engine_registry import room_of
-from flowhash.errors import ChangedNotesError, InputError, StorageError
+from flowhash.errors import ChangedNotesError, InputError, OldCalibrationWarning, StorageError
 from flowhash.table import HashTable
 from tests.engines.pairs import METRICS, Make, Pair, bits, engine_contents
 from tests.table.oracles import shortened
@@ -746,3 +747,40 @@ def test_recall_opens_the_same_buckets(make: Make, active: int) -> None:
     for how in ({"recall": 0.8}, {"recall": 0.8, "at_least": 30}, {"recall": 1}):
         expected = pair.table.search(activations, queries, 4, **how)
         assert bits(pair.engine.search(activations, queries, 4, **how)) == bits(expected)
+
+
+def test_an_engine_calls_its_calibration_old_too(make: Make) -> None:
+    pair = filled(make, 240)
+    generator = np.random.default_rng(3)
+    queries = whole_numbers(generator, "small", 60, pair.table.dim)
+    activations = generator.normal(size=(60, pair.table.buckets)).astype(np.float32)
+    pair.engine.calibrate(activations, queries, tops=(5,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pair.engine.search(activations, queries, 4, recall=0.8)
+    if (pair.address or "").startswith("postgres"):  # what another object deletes is noticed, too
+        with open_engine(str(pair.address), "r+") as other:
+            other.delete(list(pair.model)[:60])
+    else:
+        pair.engine.delete(list(pair.model)[:60])
+    words = f"60 items were added or deleted .* with {len(pair.table)};"
+    with pytest.warns(OldCalibrationWarning, match=words):
+        pair.engine.search(activations, queries, 4, recall=0.8)
+    report = pair.engine.health()
+    assert (report.changed, report.old) == (60, True)
+
+
+def test_items_are_drawn_alike_in_however_many_buckets_they_are(make: Make) -> None:
+    pair = make(buckets=8, dim=2, active=2)
+    generator = np.random.default_rng(4)
+    codes = np.sort(generator.permuted(np.tile(np.arange(8), (200, 1)), axis=1)[:, :2], axis=1)
+    codes[:100, 1] = -1
+    pair.add(codes, whole_numbers(generator, "small", 200, 2), np.arange(200))
+    drawn = []
+    for seed in range(40):
+        total, items = pair.engine.sample(30, seed)
+        assert (total, len(items), len({item.id for item in items})) == (200, 30, 30)
+        drawn += [len(item.code) for item in items]
+    # 1,200 draws: 0.06 is four times the standard error, and by rows it would be about 0.65.
+    assert abs(np.mean(np.array(drawn) == 2) - 0.5) < 0.06
+    assert sorted(item.id for item in pair.engine.sample(500, 1)[1]) == list(range(200))

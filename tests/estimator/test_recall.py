@@ -58,3 +58,26 @@ def test_items_of_the_table_calibrate_too() -> None:
     assert abs(recall_of(hasher, 0.9, items) - 0.9) < 0.05
     itself = hasher.search(None, 10, recall=0.9)  # items among the others
     assert (itself.ids != np.arange(2_000)[:, None]).all()
+
+
+def test_arguments_are_checked_in_words() -> None:
+    items, labels = clouds(0, 400)
+    hasher = FlowHasher(buckets=12, hidden=(), steps=5, random_state=0)
+    for name in ("copies", "recall"):
+        with pytest.raises(InputError, match=f"{name} is True; expected a number"):
+            FlowHasher(buckets=12, hidden=(), steps=5, **{name: True}).fit(items, labels)
+    hasher.fit(items, labels).calibrate(tops=5)
+    assert hasher.table_.calibration is not None
+    assert list(hasher.table_.calibration.thresholds) == [5]
+    for wrong in ("0.9", [0.9], np.array([0.9]), True):
+        with pytest.raises(InputError, match="recall is"):
+            hasher.kneighbors(items[:3], 5, recall=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="recall is"):
+            hasher.set_params(recall=wrong).kneighbors(items[:3], 5)
+        hasher.set_params(recall="auto")
+    with pytest.raises(InputError, match="queries is '9'"):
+        hasher.calibrate(queries="9")  # type: ignore[arg-type]
+    router = FlowHasher(buckets=4, steps=5, random_state=0, copies=0).fit(items)
+    for top in ("5", 2.5, True):
+        with pytest.raises(TypeError, match=r"n_neighbors is .* expected a whole number"):
+            router.kneighbors(items[:3], top)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flowhash.engines import copy, open_engine
 from flowhash.engines.engine_registry import room_of
 from flowhash.serve import ServeOptions, create_app
 from flowhash.table import HashTable
+from tests.encoder.encoders import DIM, make as make_encoder
 from tests.engines.servers import Postgres, Server, removed, running_server, table_of
 from tests.serve.servers import (
     KEY,
@@ -340,6 +342,39 @@ def test_a_lost_database_comes_back(own_server: Server, way: str, tmp_path: Path
     assert "can be read again" in said
     assert said.count(numbers[0][0]) == 1
     assert "staple" not in said
+
+
+def test_an_engine_says_when_its_calibration_is_old(address: str, tmp_path: Path) -> None:
+    encoder = make_encoder("linear", base=False)
+    items = np.random.default_rng(0).normal(size=(200, DIM)).astype(np.float32)
+    with encoder.create_table(tmp_path / "table") as table:
+        encoder.add(table, items)
+        copy(table, address)
+    made = encoder.encode(items[:60])
+    with removed(address), open_engine(address, "r+") as engine:
+        engine.calibrate(made.activations, made.embeddings, tops=5)
+        body = {
+            "embedding": made.embeddings[0].tolist(), "activations": made.activations[0].tolist(),
+            "top": 5, "recall": 0.8,
+        }  # fmt: skip
+
+        async def ask() -> list[Any]:
+            transport = httpx.ASGITransport(create_app(engine))
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1"
+            ) as client:
+                before = (await client.get("/stats")).json()["recall"]
+                engine.delete(list(range(50)))
+                after = (await client.get("/stats")).json()["recall"]
+                with warnings.catch_warnings():  # which stop no search of a server
+                    warnings.simplefilter("error")
+                    found = await client.post("/search", json=body)
+                return [before, after, found.status_code]
+
+        before, after, status = finished(ask())
+    assert (before["changed"], before["old"]) == (0, False)
+    assert (after["changed"], after["old"], after["items"]) == (50, True, 200)
+    assert status == 200
 
 
 def test_an_engine_behind_an_app(address: str, tmp_path: Path) -> None:

@@ -178,6 +178,43 @@ def test_the_document_describes_every_route(servers: Servers) -> None:
     assert "$defs" not in json.dumps(document)
 
 
+def test_the_document_allows_what_the_server_takes() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="schemathesis brings it")
+    table = HashTable.create(buckets=6, dim=2, active=2)
+    table.add([[0, 1]] * 60, np.zeros((60, 2)))
+    table.calibrate(np.zeros((60, 6), np.float32), np.zeros((60, 2)), tops=1)
+
+    async def ask() -> tuple[Any, list[int]]:
+        transport = httpx.ASGITransport(create_app(table))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            document = (await client.get("/openapi.json")).json()
+            answers = [
+                await client.post("/items", json={"items": [{"embedding": [1, 2], "code": [3]}]}),
+                *[await client.post("/search", json={"embedding": [1, 2], **how}) for how in ways],
+            ]
+            return document, [answer.status_code for answer in answers]
+
+    ways: list[dict[str, Any]] = [
+        {"buckets": [3], "probe": 1},
+        {"buckets": [], "activations": [0.0] * 6, "recall": 0.8, "top": 1},
+        {"activations": [0.0] * 5, "recall": 0.8, "top": 1},
+    ]
+    document, statuses = finished(ask())
+    assert statuses == [201, 200, 200, 422]
+    schemas = document["components"]["schemas"]
+
+    def is_valid(model: str, name: str, value: Any) -> bool:
+        schema = schemas[model]["properties"][name]
+        return jsonschema.Draft202012Validator(schema).is_valid(value)
+
+    for code, fits in (([], False), ([3], True), ([3, 4], True), ([3, 4, 5], False)):
+        assert is_valid("NewEmbedding", "code", code) == fits
+    assert is_valid("EmbeddingSearch", "buckets", [3])
+    assert is_valid("EmbeddingSearch", "buckets", [])
+    for count in range(8):
+        assert is_valid("EmbeddingSearch", "activations", [0.0] * count) == (count in (0, 6))
+
+
 def test_the_examples_are_true() -> None:
     from flowhash.serve.app import OPERATIONS
     from flowhash.serve.schemas import requests

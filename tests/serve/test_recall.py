@@ -208,6 +208,17 @@ def test_queries_of_other_recalls_never_share_a_search() -> None:
     assert group(recall=0.9) == group(recall=0.9)
 
 
+def test_a_recall_of_one_is_wide(calibrated: list[Server]) -> None:
+    table, _ = read(calibrated[0])
+    rows = np.zeros((1, 2), np.float32)
+
+    def is_wide(recall: float) -> bool:
+        return SearchQuery(rows, None, TOP, None, None, True, recall).is_wide(table)
+
+    assert is_wide(1)  # although so few buckets may be opened at the highest recall below
+    assert not is_wide(0.8)
+
+
 def test_what_cannot_be_asked_is_said(calibrated: list[Server], servers: Servers) -> None:
     known, bare, images = calibrated
     vector = drawn(5, 1)[0].tolist()

@@ -64,7 +64,7 @@ def test_a_table_as_it_was_calibrated_is_well(active: int) -> None:
             for found, wanted in zip(hits.ids.tolist(), true.ids.tolist(), strict=True)
         ]
         assert one.reached == pytest.approx(np.mean(shared))
-        assert one.error == pytest.approx(np.std(shared) / 20)
+        assert one.error == pytest.approx(np.std(shared, ddof=1) / 20)
         assert one.scanned == pytest.approx(hits.scanned.mean() / ITEMS)
         assert one.opened == pytest.approx(hits.opened.mean())
 
@@ -144,3 +144,21 @@ def test_arguments_that_do_not_fit() -> None:
         table.health(own=[1])
     empty = HashTable.create(buckets=4, dim=2).health()
     assert (empty.items, empty.empty, empty.findings) == (0, 4, ())
+
+
+def test_too_few_queries_and_wrong_shapes_are_said_of_every_table() -> None:
+    table = filled()
+    queries, activations = worlds(1, 60)
+    for calibrated in (False, True):
+        if calibrated:
+            table.calibrate(activations, queries)
+        for count in (0, 1, 29):
+            with pytest.raises(InputError, match="expected as many, and 30 or more"):
+                table.health(activations[:count], queries[:count])
+        with pytest.raises(InputError, match=f"there are {count + 30} queries and activations of"):
+            table.health(activations, queries[: count + 30])
+        with pytest.raises(InputError, match="activations has shape"):
+            table.health(activations[:, 1:], queries)
+        with pytest.raises(InputError, match="queries has shape"):
+            table.health(activations, queries[:, 1:])
+        assert table.health(activations, queries).measured == (60 if calibrated else 0)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax
 
 from flowhash import HashTable
+from flowhash.cli.output import in_words
 from flowhash.errors import InputError, OldCalibrationWarning
 from flowhash.table.recall_calibration import RecallCalibration, open_buckets
 from tests.table.test_search import make_codes
@@ -249,3 +250,87 @@ def test_each_query_may_open_a_number_of_buckets_of_its_own() -> None:
             table.search(order, queries, 7, probe=wrong)
     with pytest.raises(InputError, match="names only 48"):
         table.search(order, queries, 7, probe=probe + 48)
+
+
+def test_a_recall_that_is_no_number_and_other_numbers_of_neighbours_are_said() -> None:
+    table = filled()
+    queries, activations = worlds(1, 100)
+    known = table.calibrate(activations, queries, tops=5)
+    assert list(known.thresholds) == [5]
+    for wrong in ("0.9", [0.9], np.array([0.9]), True, np.True_, 0, 1.5, float("nan"), 1j):
+        with pytest.raises(InputError, match=r"recall is .* expected one number"):
+            table.search(activations, queries, 5, recall=wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"recall is .* expected one number"):
+            known.expected(wrong, 5)  # type: ignore[arg-type]
+    for fine in (np.float32(0.9), np.array(0.9)):
+        hits = table.search(activations, queries, 5, recall=fine)  # type: ignore[arg-type]
+        assert type(hits.recall) is float
+    for top in ("5", None, 2.5, True):
+        with pytest.raises(InputError, match=r"top is .* expected a whole number"):
+            table.search(activations, queries, top, recall=0.9)  # type: ignore[arg-type]
+    for tops in ((), None, "5", [2.5], True, 0):
+        with pytest.raises(InputError, match="tops is"):
+            table.calibrate(activations, queries, tops=tops)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"or calibrate again with tops=\(6,\)") as said:
+        known.threshold(0.9, 6)
+    assert in_words(said.value).endswith("or calibrate again with --top 6")
+
+
+def test_one_is_told_as_everything() -> None:
+    table = filled()
+    known = table.calibrate(*worlds(1, 200)[::-1])
+    assert known.expected(1, 10) == (1.0, np.inf)
+
+
+@pytest.mark.parametrize("what", ["calibrate", "health"])
+def test_ids_of_the_queries_are_checked(what: str) -> None:
+    table = filled()
+    vectors, activations = (values[:60] for values in worlds(0, ITEMS))
+    own = np.arange(60)
+    table.calibrate(activations, vectors, own=own)
+    call = getattr(table, what)
+    call(activations, vectors, own=own)
+    call(activations, vectors, own=own.tolist())
+    for wrong, words in (
+        (own[:-1], "own has 59 ids for 60 queries"),
+        (True, "own is True; expected the ids of the 60 queries"),
+        (own.astype(str), "own cannot be used: ids contain .*'0'"),
+        (own[:, None], "own cannot be used: ids have shape"),
+        (own + ITEMS - 59, f"own has {ITEMS}, which is not in the table"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call(activations, vectors, own=wrong)
+    for asked in (vectors[:, 1:], vectors[0]):
+        with pytest.raises(InputError, match="queries has shape"):
+            call(activations, asked)
+
+
+def test_names_of_the_queries_are_checked() -> None:
+    vectors, activations = worlds(0, 80)
+    names = [f"n{number}" for number in range(80)]
+    table = HashTable.create(buckets=BUCKETS, dim=DIM, ids="string")
+    table.add(activations.argmax(axis=1)[:, None], vectors, names)
+    made = table.calibrate(activations, vectors, tops=3, own=names)
+    assert made == table.calibrate(activations, vectors, tops=3, own=np.array(names, object))
+    with pytest.raises(InputError, match="own has 'm', which is not in the table"):
+        table.calibrate(activations, vectors, own=[*names[:-1], "m"])
+
+
+@pytest.mark.parametrize("what", ["calibrate", "health"])
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_table_that_is_emptied_meanwhile_is_named(
+    what: str, turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = filled()
+    queries, activations = worlds(1, 60)
+    table.calibrate(activations, queries)
+    loads, turns = table.bucket_loads, iter(range(1, 9))
+
+    def emptied() -> NDArray[np.int64]:
+        if next(turns) == turn:
+            table.delete(np.arange(ITEMS))
+        return loads()
+
+    monkeypatch.setattr(table, "bucket_loads", emptied)
+    with pytest.raises(InputError, match="the table is empty"):
+        getattr(table, what)(activations, queries)

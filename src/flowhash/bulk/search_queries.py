@@ -193,7 +193,7 @@ def _check_recall(table: StoredTable, recall: float, top: int, probe: int | None
     with table.open() as opened:
         found = required_calibration(opened.calibration)
         found.threshold(recall, top)
-        warn_if_old(found, changes_since(opened.notes()), 3)
+        warn_if_old(found, changes_since(found, opened.notes(), len(opened)), 3)
 
 
 def _encoded(queries: Path, settings: TableSettings, name: str) -> EncodedFiles | None:

@@ -31,7 +31,8 @@ ADVICE = {
     Advice.ENCODE_FIRST: "items that are not encoded yet need --encoder",
     Advice.WITHOUT_RAY: "leave --ray out to work in this process",
 }
-OPTIONS = {"address": "ray"}  # the argument of RayRunner
+# The arguments of RayRunner and calibrate.
+OPTIONS = {"address": "ray", "tops": "top"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def in_words(error: Exception) -> str:
         return f"{words} {ADVICE[remedy]}"
     if isinstance(remedy, Argument):
         values = {"True": "", "...": remedy.name.upper()}
-        value = values.get(remedy.value, remedy.value.strip('"'))
+        value = values.get(remedy.value, remedy.value.strip('"(),'))
         return f"{words} {_option(remedy.name)} {value}".rstrip()
     return words
 

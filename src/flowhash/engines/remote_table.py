@@ -33,6 +33,7 @@ from flowhash.table import (
     opened_for_recall,
     read_probe,
     read_queries,
+    read_recall,
 )
 
 KEPT = 200_000  # counts that are remembered
@@ -46,11 +47,13 @@ class KnownCounts:
     Attributes:
         counts: items in buckets; each engine has its own keys.
         loads: items of each bucket [d], once they were asked for.
+        firsts: items that each bucket is the first one of [d], likewise.
         stats: once they were asked for.
     """
 
     counts: dict[Any, int] = field(default_factory=dict)
     loads: NDArray[np.int64] | None = None
+    firsts: NDArray[np.int64] | None = None
     stats: Stats | None = None
 
 
@@ -212,6 +215,7 @@ class RemoteTable(SettingsProperties, ABC):
         self._check_open()
         check_vectors(self.encoder, encoder)
         if recall is not None:
+            recall = read_recall(recall)
             ordered_buckets, probe = opened_for_recall(
                 self, ordered_buckets, recall, top, probe, where, at_least
             )
@@ -234,15 +238,16 @@ class RemoteTable(SettingsProperties, ABC):
         activations: ArrayLike,
         queries: ArrayLike,
         *,
-        tops: Sequence[int] = RECALL_TOPS,
+        tops: int | Sequence[int] = RECALL_TOPS,
         own: Any = None,
         threads: int | None = None,
         encoder: str | None = None,
     ) -> RecallCalibration:
         """Find out how many buckets a recall takes; see :meth:`flowhash.HashTable.calibrate`.
 
-        Items that are added or deleted later are not counted here, so that nothing says when it is
-        old: calibrate again after many changes.
+        Items that are added or deleted later are not counted here. It is called old by how many
+        items more or fewer there are; where as many came as went, nothing says so: calibrate again
+        after many changes.
         """
         self._check_writable()
         found = calibrated(self, activations, queries, tops, own, threads, encoder)

@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from flowhash.argument_checks import whole_number
 from flowhash.encoder import Encoded, Encoder, search_encoded
 from flowhash.errors import InputError
 from flowhash.estimator.fit_encoder import (
@@ -59,7 +60,7 @@ from flowhash.learn import (
     second_codes,
 )
 from flowhash.networks import device_of, run_networks
-from flowhash.table import MOST_BUCKETS, RECALL_TOPS, HashTable, Hits, draw_sample
+from flowhash.table import MOST_BUCKETS, RECALL_TOPS, HashTable, Hits, draw_sample, read_recall
 
 USUAL_RECALL = 0.95  # of kneighbors, without labels
 FEWEST_QUERIES = 50  # that a calibration takes
@@ -246,6 +247,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             ValueError: X or y cannot be used, or fewer than two classes.
         """
         # Nothing is kept before all is done: a fit that fails leaves what was fitted before.
+        _refuse_truth(self)
         reader = clone(self)
         metric = METRIC_NAMES[self.metric]
         items = read_items(reader, X, reset=True, unit=metric == "cosine")
@@ -452,7 +454,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         X: Any = None,  # noqa: N803
         *,
         queries: int = 1_000,
-        tops: Sequence[int] = RECALL_TOPS,
+        tops: int | Sequence[int] = RECALL_TOPS,
     ) -> FlowHasher:
         """Find out how many buckets a recall takes, so that ``recall=`` can be asked for.
 
@@ -464,7 +466,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 items of the table, each searched among the others: the network was trained on
                 them and is surer of them than of new ones, so that a little less is reached.
             queries: how many items, with ``X=None``.
-            tops: numbers of neighbours whose recall can then be asked for, each and smaller ones.
+            tops: numbers of neighbours whose recall can then be asked for, each and smaller ones;
+                or one.
 
         Returns:
             self.
@@ -475,6 +478,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         check_is_fitted(self)
         check_unchanged(self.table_, self.n_samples_fit_)
         if X is None:
+            queries = whole_number("queries", queries, 1)
             own = draw_sample(self.n_samples_fit_, queries, self._seed())
             self._calibrate_stored(own, tops)
             return self
@@ -484,7 +488,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         )
         return self
 
-    def _calibrate_stored(self, own: NDArray[np.int64], tops: Sequence[int] = RECALL_TOPS) -> None:
+    def _calibrate_stored(
+        self, own: NDArray[np.int64], tops: int | Sequence[int] = RECALL_TOPS
+    ) -> None:
         """:meth:`calibrate` by these items of the table; there are none of a single bucket."""
         if self.encoder_.buckets == 1 and len(own) < FEWEST_QUERIES:
             return
@@ -538,6 +544,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             [n, n_neighbors]; or the positions only.
         """
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
+        check_is_fitted(self)
+        whole_neighbours(wanted, self.n_samples_fit_, X is None)
         found = self.search(
             X, wanted, at_least=wanted, recall=self._usual_recall(recall, wanted, X is None)
         )
@@ -710,8 +718,10 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _usual_recall(self, recall: float | None, top: int, itself: bool) -> float | None:
         """What was asked for, or the parameter, or what a fit without labels promises."""
-        if recall is not None or not isinstance(self.recall, str):
-            return recall if recall is not None else float(self.recall)
+        if recall is not None:
+            return read_recall(recall)
+        if not isinstance(self.recall, str) or self.recall != "auto":
+            return read_recall(self.recall)
         known = self.table_.calibration
         if len(self.classes_) or known is None:
             return None
@@ -771,6 +781,14 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         if self.effective_metric_ == "inner":
             return wide
         return wide / 2 if self.effective_metric_ == "cosine" else np.sqrt(wide)
+
+
+def _refuse_truth(hasher: FlowHasher) -> None:
+    """scikit-learn takes True for the number 1."""
+    for name, kinds in hasher._parameter_constraints.items():
+        value = getattr(hasher, name)
+        if isinstance(value, bool | np.bool_) and any(isinstance(kind, Interval) for kind in kinds):
+            raise InputError(f"{name} is {value}; expected a number")
 
 
 def _in_our_words(trial: dict[str, Any]) -> dict[str, Any]:

@@ -317,7 +317,7 @@ class SearchExecutor:
             return asked, query.probe
         if isinstance(table, HashTable) and state is not None:
             return opened_in_state(table, state, asked, recall, query.top, further is not None)
-        return opened_for_recall(table, asked, recall, query.top, None, None, further)
+        return opened_for_recall(table, asked, recall, query.top, None, None, further, warn=False)
 
     def _find_everywhere(
         self, query: SearchQuery, embeddings: NDArray[np.float32]

@@ -37,7 +37,10 @@ if TYPE_CHECKING:  # for other rooms
         search_state as search_state,
         state_of as state_of,
     )
-    from flowhash.table.health_report import examine as examine
+    from flowhash.table.health_report import (
+        FEWEST_MEASURED as FEWEST_MEASURED,
+        examine as examine,
+    )
     from flowhash.table.ids import (
         INT64 as INT64,
         NO_STRINGS as NO_STRINGS,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:  # for other rooms
         noted_calibration as noted_calibration,
         open_buckets as open_buckets,
         opened_for_recall as opened_for_recall,
+        read_recall as read_recall,
         required_calibration as required_calibration,
         warn_if_old as warn_if_old,
     )

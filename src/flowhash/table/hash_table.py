@@ -34,6 +34,7 @@ from flowhash.table.recall_calibration import (
     noted_calibration,
     open_buckets,
     read_activations,
+    read_recall,
     required_calibration,
     warn_if_old,
 )
@@ -305,8 +306,10 @@ class HashTable(SettingsProperties):
         state = self._open_state()
         check_vectors(state.encoder, encoder)
         if recall is not None:
+            recall = read_recall(recall)
             check_recall(probe, where)
-            warn_if_old(required_calibration(self.calibration), changes_since(self._known_notes), 2)
+            known = required_calibration(self.calibration)
+            warn_if_old(known, changes_since(known, self._known_notes, state.live), 2)
             ordered_buckets, probe = self._opened_for(
                 state, ordered_buckets, recall, top, at_least is not None, threads
             )
@@ -325,7 +328,7 @@ class HashTable(SettingsProperties):
         activations: ArrayLike,
         queries: ArrayLike,
         *,
-        tops: Sequence[int] = RECALL_TOPS,
+        tops: int | Sequence[int] = RECALL_TOPS,
         own: Any = None,
         threads: int | None = None,
         encoder: str | None = None,
@@ -339,8 +342,8 @@ class HashTable(SettingsProperties):
         Args:
             activations: of the queries [q, d]; a thousand do well.
             queries: their embeddings [q, dim].
-            tops: numbers of neighbours whose recall is asked for later; a search for another number
-                takes the next larger of them.
+            tops: numbers of neighbours whose recall is asked for later, or one; a search for
+                another number takes the next larger of them.
             own: the ids of the queries [q] where they are items of the table, which then do not
                 find themselves. A network that was trained on them is surer of them than of others.
             threads: how many threads at the most; all cores by default.
@@ -382,7 +385,7 @@ class HashTable(SettingsProperties):
         it reaches is not known. A few hundred queries, or stored items, measure both.
 
         Args:
-            activations: of queries [q, d].
+            activations: of queries [q, d], 30 or more.
             queries: their embeddings [q, dim].
             own: the ids of the queries [q] where they are items of the table.
             threads: how many threads at the most; all cores by default.

@@ -19,11 +19,13 @@ from flowhash.table.recall_calibration import (
     load_concentration,
     noted_calibration,
     open_buckets,
-    read_activations,
+    read_own,
+    read_trial,
     true_neighbours,
 )
 from flowhash.table.statistics import Stats
 
+FEWEST_MEASURED = 30  # queries: of fewer, a mean and its error say too little
 SPLIT = 4  # times the mean load of those that hold items: a bucket with more is one to split
 FEW = 32  # items: no bucket with fewer is worth splitting
 SHORT = 0.01  # of a recall, beside twice its standard error: so much less is told
@@ -125,6 +127,14 @@ def examine(
             "activations, queries and own do not fit; expected activations and queries, with the "
             "ids in own where these are items of the table, or none of them"
         )
+    trial = None
+    if activations is not None and queries is not None:
+        trial = read_trial(
+            table, activations, queries, FEWEST_MEASURED,
+            "what they reach says something; without queries the loads alone are looked at",
+        )  # fmt: skip
+        own = read_own(table, own, len(trial[0]))
+    # Others may change the table meanwhile: each is of a moment of its own.
     stats, loads, notes = table.stats(), table.bucket_loads(), table.notes()
     known, held = noted_calibration(notes), loads[loads > 0]
     mean = float(held.mean()) if len(held) else 0.0
@@ -132,11 +142,10 @@ def examine(
     drift: tuple[RecallDrift, ...] = ()
     changed = measured = 0
     if known is not None:
-        changed = max(changes_since(notes), abs(stats.items - known.items))
-        if activations is not None and queries is not None and stats.items > (own is not None):
-            made, asked = read_activations(activations, table.buckets), np.asarray(queries)
-            drift = _measured(table, known, loads, made, asked, own, threads, encoder)
-            measured = len(made)
+        changed = changes_since(known, notes, stats.items)
+        if trial is not None and stats.items > (own is not None):
+            drift = _measured(table, known, loads, stats.items, trial, own, threads, encoder)
+            measured = len(trial[0])
         else:
             drift = _by_loads(known, loads, stats.items)
     report = HealthReport(
@@ -145,7 +154,7 @@ def examine(
         segments=stats.segments,
         buckets=stats.buckets,
         load_mean=mean,
-        load_variation=float(loads.std() / loads.mean()) if stats.items else 0.0,
+        load_variation=float(loads.std() / loads.mean()) if len(held) else 0.0,
         empty=stats.empty,
         to_split=tuple(full[np.argsort(-loads[full], kind="stable")].tolist()),
         calibrated=None if known is None else known.items,
@@ -180,17 +189,17 @@ def _measured(
     table: ExaminedTable,
     known: RecallCalibration,
     loads: NDArray[np.int64],
-    activations: NDArray[np.float32],
-    queries: NDArray[Any],
+    items: int,
+    trial: tuple[NDArray[np.float32], NDArray[Any]],
     own: Any,
     threads: int | None,
     encoder: str | None,
 ) -> tuple[RecallDrift, ...]:
     """Recall and scan of queries, with the thresholds of the calibration and the loads of now."""
-    costs, itself = _costs(known), own is not None
+    (activations, queries), costs, itself = trial, _costs(known), own is not None
     if not costs:
         return ()
-    top = min(costs[0].top, len(table) - itself)
+    top = min(costs[0].top, items - itself)
     true = true_neighbours(table, queries, top, own, threads, encoder)
     there = np.arange(top) < true.counts[:, None]
     found = []
@@ -207,10 +216,10 @@ def _measured(
         found.append(
             RecallDrift(
                 cost,
-                float(hits.scanned.mean() / len(table)),
+                float(hits.scanned.mean() / items),
                 float(opened.mean()),
                 float(reached.mean()),
-                float(reached.std() / np.sqrt(len(reached))),
+                float(reached.std(ddof=1) / np.sqrt(len(reached))),
             )
         )
     return tuple(found)

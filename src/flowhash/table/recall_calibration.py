@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import numbers, whole_number
 from flowhash.compile import kernel, larger
-from flowhash.errors import InputError, OldCalibrationWarning
+from flowhash.errors import Argument, InputError, OldCalibrationWarning
+from flowhash.table.ids import STRING, read_ids
 from flowhash.table.results import Hits
 from flowhash.threads import in_shards
 
@@ -38,7 +40,9 @@ BEST_ONLY = 1e300  # a threshold that no bucket reaches, in place of infinity, w
 OLD = 0.2  # of the items added or deleted: from then on a calibration is called old
 RECALLS = (0.8, 0.9, 0.95, 0.99)  # whose cost is told
 
+EMPTIED = "the table is empty, or was emptied meanwhile; add items first"
 ORDERS_AT_ONCE = 1 << 24  # buckets named to find the true neighbours of some queries
+LOOKED_UP = 1_000  # ids at once, to see whether they are in the table
 COUNTED = 256  # queries whose unions of buckets are counted, with k > 1
 
 # Items scanned by queries, given their buckets in order [q, m] and how many they open [q].
@@ -138,15 +142,15 @@ class RecallCalibration:
         Raises:
             InputError: it cannot be promised; the message says what to do.
         """
-        if not 0 < recall <= 1:
-            raise InputError(f"recall is {recall}; expected a share above 0, up to 1")
+        recall, top = read_recall(recall), whole_number("top", top, 1)
         if recall == 1:
             return -math.inf
         larger = [known for known in sorted(self.thresholds) if known >= top]
         if not larger:
             raise InputError(
                 f"recall was calibrated for up to {max(self.thresholds)} neighbours, not for "
-                f"{top}; calibrate again with tops=({top},), or ask for fewer"
+                f"{top}; ask for fewer, or calibrate again with",
+                Argument("tops", f"({top},)"),
             )
         # Conformal risk control (Angelopoulos et al., 2022): one more query, missed altogether,
         # is counted with those that were seen.
@@ -161,9 +165,12 @@ class RecallCalibration:
         return float(np.interp(allowed, self.misses[::-1], self.thresholds[larger[0]][::-1]))
 
     def expected(self, recall: float, top: int) -> tuple[float, float]:
-        """The mean share of the table that is scanned, and of the buckets opened, for a recall."""
-        if recall == 1:
-            return 1.0, self.scan_opened[-1]
+        """The mean share of the table that is scanned, and how many buckets are opened.
+
+        A recall of 1 scans all and opens whatever holds items: infinity stands for so many.
+        """
+        if read_recall(recall) == 1:
+            return 1.0, math.inf
         threshold = max(self.threshold(recall, top), self.scan_thresholds[-1])
         rising = self.scan_thresholds[::-1]
         return (
@@ -319,6 +326,16 @@ class CalibratedTable(Protocol):
         ...
 
     @property
+    def dim(self) -> int:
+        """How many numbers an embedding has."""
+        ...
+
+    @property
+    def id_kind(self) -> str:
+        """Whether ids are whole numbers or strings."""
+        ...
+
+    @property
     def active(self) -> int:
         """k, how many buckets an item is in."""
         ...
@@ -329,6 +346,10 @@ class CalibratedTable(Protocol):
 
     def bucket_loads(self) -> NDArray[np.int64]:
         """How many items each bucket holds [d]."""
+        ...
+
+    def codes_of(self, ids: list[Any]) -> list[list[int] | None]:
+        """The buckets of each item; None for those that are not there."""
         ...
 
     def notes(self) -> dict[str, Any]:
@@ -342,29 +363,24 @@ def calibrated(
     table: CalibratedTable,
     activations: ArrayLike,
     queries: ArrayLike,
-    tops: Sequence[int],
+    tops: int | Sequence[int],
     own: Any,
     threads: int | None,
     encoder: str | None,
 ) -> RecallCalibration:
     """See :meth:`flowhash.HashTable.calibrate`."""
-    made = read_activations(activations, table.buckets)
-    asked = np.asarray(queries)
-    if len(made) != len(asked) or len(made) < FEWEST:
-        raise InputError(
-            f"there are {len(asked)} queries and activations of {len(made)}; expected as many, and "
-            f"{FEWEST} or more, so that a recall can be promised"
-        )
-    itself = own is not None
-    others = len(table) - itself
-    if others < 1:
-        raise InputError(f"the table has {len(table)} items, too few to search; add items first")
-    wanted = sorted({min(whole_number("tops", top, 1), others) for top in tops})
-    if not wanted:
-        raise InputError("tops is empty; expected one number of neighbours or more")
+    known_tops, items, itself = _read_tops(tops), len(table), own is not None
+    made, asked = read_trial(table, activations, queries, FEWEST, "a recall can be promised")
+    if items - itself < 1:
+        raise InputError(f"the table has {items} items, too few to search; add items first")
+    own = read_own(table, own, len(asked))
+    wanted = sorted({min(top, items - itself) for top in known_tops})
     loads = table.bucket_loads()
-    neighbours = true_neighbours(table, asked, wanted[-1], own, threads, encoder).buckets
+    true = true_neighbours(table, asked, wanted[-1], own, threads, encoder)
+    neighbours = true.buckets
     assert neighbours is not None
+    if not true.counts.any():  # another thread has taken the items away
+        raise InputError(EMPTIED)
 
     def scanned(order: NDArray[np.int32], opened: NDArray[np.int32]) -> NDArray[np.int64]:
         if table.active == 1:
@@ -377,7 +393,70 @@ def calibrated(
             order[some], part, 1, probe=opened[some], threads=threads, encoder=encoder
         ).scanned
 
-    return calibrate_recall(made, neighbours, loads, tuple(wanted), scanned, len(table), itself)
+    return calibrate_recall(made, neighbours, loads, tuple(wanted), scanned, items, itself)
+
+
+def _read_tops(tops: Any) -> list[int]:
+    """Numbers of neighbours, or one alone."""
+    given = [tops] if isinstance(tops, str) or not isinstance(tops, Iterable) else list(tops)
+    if not given:
+        raise InputError("tops is empty; expected one number of neighbours or more")
+    return [whole_number("tops", top, 1) for top in given]
+
+
+def read_recall(value: Any) -> float:
+    """A recall that is asked for, if it is one number above 0, up to 1."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise InputError(f"recall is {value!r:.80}; expected one number, a share above 0, up to 1")
+    return float(value)
+
+
+def read_trial(
+    table: CalibratedTable, activations: ArrayLike, queries: ArrayLike, fewest: int, purpose: str
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Check queries that try a table [q, d], [q, dim]: as many as fit, and no fewer than needed."""
+    made, asked = read_activations(activations, table.buckets), numbers(queries, "queries")
+    if asked.ndim != 2 or asked.shape[1] != table.dim:
+        raise InputError(
+            f"queries has shape {asked.shape}; expected [{len(made)}, {table.dim}], the embeddings "
+            "of the queries whose activations came"
+        )
+    if len(made) != len(asked) or len(made) < fewest:
+        raise InputError(
+            f"there are {len(asked)} queries and activations of {len(made)}; expected as many, and "
+            f"{fewest} or more, so that {purpose}"
+        )
+    return made, asked
+
+
+def read_own(table: CalibratedTable, own: Any, count: int) -> NDArray[Any] | None:
+    """Check the ids of queries that are items of the table [q].
+
+    One that is not there would leave nothing out of its answer, and an item that finds itself
+    promises too much.
+    """
+    if own is None:
+        return None
+    if isinstance(own, bool | np.bool_):
+        raise InputError(f"own is {own}; expected the ids of the {count} queries, one each")
+    try:
+        ids = read_ids(own, table.id_kind)
+    except InputError as error:
+        raise InputError(f"own cannot be used: {error}") from error
+    if len(ids) != count:
+        raise InputError(f"own has {len(ids)} ids for {count} queries; expected one each")
+    values = [ids.value(place) for place in range(count)]
+    for start in range(0, count, LOOKED_UP):
+        part = values[start : start + LOOKED_UP]
+        for name, code in zip(part, table.codes_of(part), strict=True):
+            if code is None:
+                raise InputError(
+                    f"own has {name!r:.80}, which is not in the table; expected ids of stored "
+                    "items. Leave own out where the queries are no items of it"
+                )
+    return np.array(values, object if table.id_kind == STRING else np.int64)
 
 
 def true_neighbours(
@@ -390,6 +469,8 @@ def true_neighbours(
 ) -> Hits:
     """The nearest of all items, with their buckets; without those in ``own``, which ask."""
     held = np.flatnonzero(table.bucket_loads()).astype(np.int32)
+    if not len(held):
+        raise InputError(EMPTIED)
     itself = own is not None
     step = max(1, ORDERS_AT_ONCE // len(held))
     found = []
@@ -424,9 +505,12 @@ def noted_calibration(notes: Mapping[str, Any]) -> RecallCalibration | None:
     return RecallCalibration.from_json(notes[RECALL_NOTE]) if RECALL_NOTE in notes else None
 
 
-def changes_since(notes: Mapping[str, Any]) -> int:
-    """Items added and deleted since the calibration, as far as the table counts them."""
-    return int(notes.get(CHANGES, 0))
+def changes_since(found: RecallCalibration, notes: Mapping[str, Any], items: int) -> int:
+    """Items added and deleted since the calibration, at the least.
+
+    Engines do not count them: there it is by how many the table has more or fewer ``items``.
+    """
+    return max(int(notes.get(CHANGES, 0)), abs(items - found.items))
 
 
 def required_calibration(found: RecallCalibration | None) -> RecallCalibration:
@@ -471,12 +555,17 @@ def opened_for_recall(
     probe: Any,
     where: Any,
     at_least: int | None,
+    warn: bool = True,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The buckets of each query in order, and how many of them a recall takes, in any engine."""
+    """The buckets of each query in order, and how many of them a recall takes, in any engine.
+
+    It warns where the calibration is old, unless that is told otherwise.
+    """
     check_recall(probe, where)
     notes = table.notes()
     found = required_calibration(noted_calibration(notes))
-    warn_if_old(found, changes_since(notes), 3)
+    if warn:
+        warn_if_old(found, changes_since(found, notes, len(table)), 3)
     return open_buckets(
         read_activations(activations, table.buckets),
         table.bucket_loads(),

@@ -83,7 +83,7 @@ def health(
     *,
     encoder: options.OwnEncoder = None,
     items: Annotated[
-        int, typer.Option(min=1, help="Stored items that measure what a recall reaches.")
+        int, typer.Option(min=30, help="Stored items that measure what a recall reaches.")
     ] = 300,
     seed: Annotated[
         int, typer.Option(min=0, max=2**63 - 1, help="Of the stored items that are drawn.")
@@ -129,8 +129,11 @@ def _measurable(
 ) -> tuple[Encoded | None, Any, str | None]:
     """Stored items as queries, and their ids; or why there are none."""
     from flowhash.indexing import own_encoder
+    from flowhash.table import FEWEST_MEASURED
 
     try:
+        if len(table) < FEWEST_MEASURED:
+            return None, None, f"it takes {FEWEST_MEASURED} items, of fewer it says too little"
         run = own_encoder(table, place, given)
         if run is None:
             return None, None, "the table does not say which encoder made it; give --encoder"

@@ -235,7 +235,9 @@ class PostgresTable(RemoteTable):
     def notes(self) -> dict[str, Any]:
         """What was noted about the table."""
         with self._using() as connection:
-            return self._facts(connection).notes
+            facts = self._facts(connection)
+        self._count = facts.items
+        return facts.notes
 
     def refresh(self) -> bool:
         """See what others have changed; whether that was anything."""
@@ -273,8 +275,7 @@ class PostgresTable(RemoteTable):
         """How many items there are, and a random sample of them; the same for the same seed."""
         with self._using() as connection, snapshot(connection):
             facts = self._facts(connection)
-            loads = self._loads(connection, self._known_of(facts))
-            return facts.items, self._sample(connection, loads, count, seed)
+            return facts.items, self._sample(connection, self._known_of(facts), count, seed)
 
     def bucket_items(self, bucket: int, count: int, seed: int) -> list[Item]:
         """A random sample of the items in a bucket."""
@@ -349,12 +350,24 @@ class PostgresTable(RemoteTable):
     def _loads(self, connection: Connection, known: KnownCounts) -> NDArray[np.int64]:
         """How many items each bucket holds [d]."""
         if known.loads is None:
-            loads = np.zeros(self.buckets, np.int64)
-            command = sql.SQL("SELECT bucket, count(*) FROM {} GROUP BY bucket")
-            for bucket, count in connection.execute(command.format(self._names.table)):
-                loads[bucket] = count
-            known.loads = loads
+            known.loads = self._counted(connection, "true")
         return known.loads
+
+    def _first_loads(self, connection: Connection, known: KnownCounts) -> NDArray[np.int64]:
+        """How many items each bucket is the first one of [d]."""
+        if self.active == 1:
+            return self._loads(connection, known)
+        if known.firsts is None:
+            known.firsts = self._counted(connection, FIRST)
+        return known.firsts
+
+    def _counted(self, connection: Connection, only: str) -> NDArray[np.int64]:
+        """How many rows of each bucket pass a condition [d]."""
+        counts = np.zeros(self.buckets, np.int64)
+        command = sql.SQL("SELECT bucket, count(*) FROM {} WHERE {} GROUP BY bucket")
+        for bucket, count in connection.execute(command.format(self._names.table, sql.SQL(only))):
+            counts[bucket] = count
+        return counts
 
     def _others_found(self, connection: Connection, facts: TableFacts, known: KnownCounts) -> float:
         """The mean number of others that an item finds in its own buckets."""
@@ -363,7 +376,7 @@ class PostgresTable(RemoteTable):
             return 0.0
         if self.active == 1:
             return float((loads * (loads - 1)).sum()) / facts.items
-        drawn = self._sample(connection, loads, SUF_SAMPLE, 0)
+        drawn = self._sample(connection, known, SUF_SAMPLE, 0)
         order = padded_codes([item.code.tolist() for item in drawn], self.active)
         probe = (order >= 0).sum(axis=1).astype(np.int32)
         asked = EngineQueries(order, np.empty((len(order), 0), np.float32), 1, probe, None)
@@ -379,33 +392,35 @@ class PostgresTable(RemoteTable):
             return load, self._rows_at(connection, columns, bucket, places)
 
     def _rows_at(
-        self, connection: Connection, columns: str, bucket: int, places: NDArray[np.int64]
+        self,
+        connection: Connection,
+        columns: str,
+        bucket: int,
+        places: NDArray[np.int64],
+        only: str = "true",
     ) -> list[tuple[Any, ...]]:
-        """Rows of a bucket by their places in the order of the ids."""
+        """Rows of a bucket that pass a condition, by their places in the order of the ids."""
         command = sql.SQL(
             "SELECT {columns} FROM (SELECT *, row_number() OVER (ORDER BY id) - 1 AS place"
-            " FROM {table} WHERE bucket = %s) AS counted WHERE place = ANY(%s) ORDER BY place"
-        ).format(columns=sql.SQL(columns), table=self._names.table)
+            " FROM {table} WHERE bucket = %s AND {only}) AS counted WHERE place = ANY(%s)"
+            " ORDER BY place"
+        ).format(columns=sql.SQL(columns), table=self._names.table, only=sql.SQL(only))
         cursor = connection.cursor(binary=True)
         return cursor.execute(command, (bucket, places.tolist())).fetchall()
 
     def _sample(
-        self, connection: Connection, loads: NDArray[np.int64], count: int, seed: int
+        self, connection: Connection, known: KnownCounts, count: int, seed: int
     ) -> list[Item]:
-        """A random sample of items: rows are drawn, and an item that came twice is drawn once."""
-        # Twice as many as are needed: with k > 1 some rows are of one item.
-        many = count if self.active == 1 else 2 * self.active * count
-        drawn = draw_sample(int(loads.sum()), many, seed)
-        ends = np.cumsum(loads)
+        """A random sample of items, each as likely as any other, in however many buckets it is."""
+        ends = np.cumsum(firsts := self._first_loads(connection, known))
+        drawn = draw_sample(int(ends[-1]), count, seed)
         buckets = np.searchsorted(ends, drawn, side="right")
-        found: dict[Any, Item] = {}
+        found: list[Item] = []
         for bucket in np.unique(buckets).tolist():
-            places = drawn[buckets == bucket] - (int(ends[bucket]) - int(loads[bucket]))
-            for row in self._rows_at(connection, COLUMNS, bucket, places):
-                item = self._item_of(row)
-                found.setdefault(item.id, item)
-        items = list(found.values())
-        return [items[place] for place in draw_sample(len(items), count, seed).tolist()]
+            places = drawn[buckets == bucket] - (int(ends[bucket]) - int(firsts[bucket]))
+            rows = self._rows_at(connection, COLUMNS, bucket, places, FIRST)
+            found += [self._item_of(row) for row in rows]
+        return found
 
     def _item_of(self, row: Sequence[Any]) -> Item:
         """An item from one of its rows, in binary."""

@@ -44,16 +44,18 @@ def _figures(service: Service) -> Figures:
             class_names=list(encoder.class_names),
             stored=encoder.takes_embeddings,
         )
-    notes = table.notes()
-    known = noted_calibration(notes)
+    notes, stats = table.notes(), service.stats()
+    known, recall = noted_calibration(notes), None
+    if known is not None:
+        recall = RecallFigures.of(known, changes_since(known, notes, stats.items))
     return Figures(
-        **asdict(service.stats()),
+        **asdict(stats),
         metric=table.metric,
         dtype=table.dtype,
         ids=table.id_kind,
         encoder=table.encoder,
         takes=takes,
-        recall=None if known is None else RecallFigures.of(known, changes_since(notes)),
+        recall=recall,
         writable=writable,
         needs_key=writable and options.api_key is not None,
         version=__version__,

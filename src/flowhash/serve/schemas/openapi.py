@@ -204,7 +204,6 @@ def _add_limits(
         (schema(NewVector, "vector"), inputs),
         (schema(EmbeddingSearch, "embedding"), table.dim),
         (schema(NewEmbedding, "embedding"), table.dim),
-        (schema(NewEmbedding, "code"), table.active),
     )
     for sized, size in sizes:
         if size is not None:
@@ -212,7 +211,10 @@ def _add_limits(
     for numbers in (schema(EmbeddingSearch, "buckets"), schema(NewEmbedding, "code")):
         numbers["uniqueItems"] = True
         numbers["items"] = {"type": "integer", "minimum": 0, "maximum": table.buckets - 1}
-    schema(EmbeddingSearch, "buckets")["minItems"] = table.active
+    schema(NewEmbedding, "code")["maxItems"] = table.active
+    # One for each bucket, or none where there are buckets.
+    outputs = {"anyOf": [{"maxItems": 0}, {"minItems": table.buckets}], "maxItems": table.buckets}
+    schema(EmbeddingSearch, "activations").update(outputs)
     schema(VectorsSearch, "vectors")["maxItems"] = options.max_batch
     kind = "integer" if table.id_kind == "int64" else "string"
     schemas[IdSearch.__name__]["properties"]["id"] = {"type": kind, "title": "Id"}
