@@ -405,15 +405,21 @@ class _Clusters:
 
         size = max(1, PART // len(self.centres))
         for start in range(0, len(rows), size):
-            here = slice(start, min(start + size, len(rows)))
+            here = slice(start, start + size)
             near = (rows[here] - self.middle) @ near_middle
             near -= offsets
             squares = np.square(rows[here] - middle).sum(axis=1)
             bounds = (squares * (1 - ROUNDING) - priced[here] * (1 + ROUNDING)) / 2
             bounds -= error * np.sqrt(squares) + TINY
 
-            def work(first: int, last: int, here: slice = here, near=near, bounds=bounds) -> None:
-                part = slice(here.start + first, here.start + last)
+            def work(
+                first: int,
+                last: int,
+                start: int = start,
+                near: NDArray[np.float32] = near,
+                bounds: NDArray[np.float64] = bounds,
+            ) -> None:
+                part = slice(start + first, start + last)
                 find_cheaper(
                     near[first:last],
                     bounds[first:last],
