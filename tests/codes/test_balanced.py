@@ -173,8 +173,8 @@ def test_the_gap_is_true_wherever_it_stops(monkeypatch: pytest.MonkeyPatch, chec
 def test_all_buckets_are_candidates_at_the_last_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balanced_means, "CANDIDATES", 2)
     monkeypatch.setattr(balanced_means, "CHECKS", 1)
-    points = grouped(500, 4, 8, 0.05, 7)
-    found = balanced_kmeans(points, 40, 1.0)
+    points = grouped(900, 2, 16, 0.02, 4)
+    found = balanced_kmeans(points, 100, 1.0)
     assert found.inertia == pytest.approx(least_of(points, found, 1.0), rel=1e-9)
 
 
