@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 import flowhash
-from flowhash import InputError, balanced_kmeans
+from flowhash import BalancedClusters, InputError, balanced_kmeans
 from flowhash.codes import balanced_means
 from flowhash.codes.balanced_means import cap_of
 from flowhash.codes.capped_flow import level, repair
@@ -112,9 +112,82 @@ def test_buckets_outside_the_candidates_are_looked_at(monkeypatch: pytest.Monkey
     found = balanced_kmeans(points, 20, 1.0)
     best = least_cost(distances(points, found.centres), np.full(20, 20))
     assert found.sizes.tolist() == [20] * 20
-    assert found.gap >= 0
-    assert found.inertia - found.gap <= best * (1 + 1e-6)
-    assert found.inertia == pytest.approx(best, rel=1e-3)
+    assert 0 <= found.gap <= 1e-9 * best
+    assert found.inertia == pytest.approx(best, rel=1e-9)
+
+
+def grouped(items: int, groups: int, dim: int, noise: float, seed: int) -> NDArray[np.float32]:
+    """Groups of unequal size, of vectors of length 1."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(groups, dim))[rng.integers(0, groups, items)]
+    points += noise * rng.normal(size=points.shape)
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+
+
+def least_of(points: NDArray[np.float32], found: BalancedClusters, largest: float) -> float:
+    costs = distances(points, found.centres.astype(np.float64))
+    cap = cap_of(len(points), len(found.sizes), largest)
+    assert found.sizes.max() <= cap
+    held = costs[np.arange(len(points)), found.labels].sum()
+    assert found.inertia == pytest.approx(held, rel=1e-9)
+    return least_cost(costs, np.full(len(found.sizes), cap))
+
+
+@pytest.mark.parametrize("largest", [1.0, 1.05])
+@pytest.mark.parametrize(
+    ("items", "buckets", "groups", "noise", "seed"),
+    [
+        (1500, 150, 6, 0.02, 0),
+        (1500, 150, 6, 0.3, 1),
+        (1000, 200, 5, 0.02, 2),
+        (900, 60, 3, 0.1, 3),
+        (900, 100, 2, 0.02, 4),
+        (600, 40, 50, 0.1, 5),  # more groups than buckets
+    ],
+)
+def test_groups_of_many_buckets_end_at_the_optimum(
+    items: int, buckets: int, groups: int, noise: float, seed: int, largest: float
+) -> None:
+    points = grouped(items, groups, 16, noise, seed)
+    found = balanced_kmeans(points, buckets, largest, starts=1)
+    assert found.inertia == pytest.approx(least_of(points, found, largest), rel=1e-9)
+    assert 0 <= found.gap <= 1e-9 * found.inertia
+
+
+@pytest.mark.parametrize("checks", [0, 1, 2, 24])
+def test_the_gap_is_true_wherever_it_stops(monkeypatch: pytest.MonkeyPatch, checks: int) -> None:
+    monkeypatch.setattr(balanced_means, "CANDIDATES", 3)
+    monkeypatch.setattr(balanced_means, "BLOCK", 700 * 8)  # too few for all buckets
+    monkeypatch.setattr(balanced_means, "CHECKS", checks)
+    points = grouped(700, 4, 8, 0.05, 6)
+    found = balanced_kmeans(points, 50, 1.0)
+    assert len(found.gaps) == 1
+    best = least_of(points, found, 1.0)
+    assert best * (1 - 1e-9) <= found.inertia <= best * (1 + 1e-9) + found.gap
+    if checks == 0:
+        assert found.inertia > best * (1 + 1e-3)
+    if checks == 24:
+        assert found.inertia == pytest.approx(best, rel=1e-9)
+
+
+def test_all_buckets_are_candidates_at_the_last_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balanced_means, "CANDIDATES", 2)
+    monkeypatch.setattr(balanced_means, "CHECKS", 1)
+    points = grouped(900, 2, 16, 0.02, 4)
+    found = balanced_kmeans(points, 100, 1.0)
+    assert found.inertia == pytest.approx(least_of(points, found, 1.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("apart", [3.0, 30.0, 3000.0])
+def test_tight_groups_far_apart_are_told_truly(apart: float) -> None:
+    rng = np.random.default_rng(0)
+    points = 1e-3 * rng.standard_normal((1200, 8))
+    points[600:] += apart
+    rounded = points.astype(np.float32)
+    found = balanced_kmeans(rounded, 40, 1.05)
+    best = least_of(rounded, found, 1.05)
+    assert found.inertia <= best * (1 + 1e-9) + found.gap
+    assert found.inertia == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize("candidates", [2, 16])
@@ -209,6 +282,21 @@ def test_a_cap_is_no_hair_more() -> None:
     assert cap_of(100, 10, 1.05) == 11
     assert cap_of(23_000, 10, 1.05) == 2415
     assert cap_of(7, 2, 1.0) == 4
+    assert cap_of(7, 2, 1e308) == cap_of(7, 2, 10**400) == 7
+
+
+def test_a_cap_beyond_all_items_is_none() -> None:
+    points = np.random.default_rng(0).standard_normal((50, 2))
+    found, none = balanced_kmeans(points, 4, 1e308), balanced_kmeans(points, 4, 4)
+    np.testing.assert_array_equal(found.labels, none.labels)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_float32_cannot_hold_is_refused_without_a_warning() -> None:
+    with pytest.raises(InputError, match=r"X\[1, 0\] is 1e\+300; .* Divide X"):
+        balanced_kmeans(np.array([[1.0], [1e300]]), 1)
+    with pytest.raises(InputError, match=r"X\[1, 0\] is nan"):
+        balanced_kmeans(np.array([[1e300], [np.nan]]), 1)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +310,15 @@ def test_a_cap_is_no_hair_more() -> None:
         ({"largest": 0.9}, "largest is 0.9; expected a number from 1"),
         ({"largest": np.nan}, "largest is nan"),
         ({"largest": "2"}, "largest is '2'"),
+        ({"largest": np.inf}, "largest is inf"),
+        ({"largest": np.complex128(2)}, "largest is .*2"),
         ({"starts": 0}, "starts is 0"),
         ({"rounds": 0}, "rounds is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"tolerance": 1.0}, "tolerance is 1.0"),
+        ({"tolerance": np.nan}, "tolerance is nan"),
+        ({"tolerance": "a"}, "tolerance is 'a'; expected a number from 0, below 1"),
+        ({"tolerance": None}, "tolerance is None"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: dict[str, object], words: str) -> None:
