@@ -133,16 +133,16 @@ def least_of(points: NDArray[np.float32], found: BalancedClusters, largest: floa
     return least_cost(costs, np.full(len(found.sizes), cap))
 
 
-@pytest.mark.parametrize("largest", [1.0, 1.05])
 @pytest.mark.parametrize(
-    ("items", "buckets", "groups", "noise", "seed"),
+    ("items", "buckets", "groups", "noise", "seed", "largest"),
     [
-        (1500, 150, 6, 0.02, 0),
-        (1500, 150, 6, 0.3, 1),
-        (1000, 200, 5, 0.02, 2),
-        (900, 60, 3, 0.1, 3),
-        (900, 100, 2, 0.02, 4),
-        (600, 40, 50, 0.1, 5),  # more groups than buckets
+        (1500, 300, 10, 0.02, 7, 1.0),
+        (1500, 300, 10, 0.02, 8, 1.0),
+        (1200, 120, 5, 0.1, 7, 1.0),
+        (2000, 200, 20, 0.3, 16, 1.0),
+        (4000, 400, 20, 0.02, 1, 1.05),
+        (900, 100, 2, 0.02, 4, 1.05),
+        (600, 40, 50, 0.1, 5, 1.05),  # more groups than buckets
     ],
 )
 def test_groups_of_many_buckets_end_at_the_optimum(
