@@ -19,7 +19,8 @@ from scipy.special import logsumexp
 from flowhash.learn.routing.neighbour_graph import centre_scores
 from flowhash.progress_bars import tracked
 
-STEPS, BATCH = 2_000, 1_024
+LEAST_STEPS, MOST_STEPS, BATCH = 300, 2_000, 1_024
+SEEN = 30  # times that a query is learned from, between these numbers of steps
 RATE = 0.07  # of Adam, in units of the start's mean weight
 WARM_UP = 25  # steps
 SHARPNESS = tuple(2.0 ** (power / 2) for power in range(-4, 21))  # tried, times the scores' spread
@@ -98,7 +99,7 @@ def train_router(
     codes: NDArray[np.int32],
     *,
     seed: int = 0,
-    steps: int = STEPS,
+    steps: int | None = None,
     show: bool = False,
 ) -> NeighbourRouter:
     """Learn in which buckets the neighbours of queries are, by cross-entropy.
@@ -111,9 +112,11 @@ def train_router(
         neighbours: of each, as :func:`neighbour_graph` has them [q, m].
         codes: the buckets of each item, -1 behind its last [n, k].
         seed: of the batches.
-        steps: of Adam.
+        steps: of Adam; None sees each query about thirty times, in 300 to 2,000 steps.
         show: a bar with the time left, on the error stream.
     """
+    if steps is None:
+        steps = int(np.clip(SEEN * len(vectors) / BATCH, LEAST_STEPS, MOST_STEPS))
     weights = torch.from_numpy(start.weights.copy()).requires_grad_()
     biases = torch.from_numpy(start.biases.copy()).requires_grad_()
     rate = RATE * float(start.weights.std()) or RATE
