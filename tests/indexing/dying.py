@@ -34,6 +34,7 @@ class CountedEncoder:
     """Passes vectors through, and writes which rows came: their first number."""
 
     buckets, dim, active, fingerprint = BUCKETS, DIM, 1, "counted"
+    class_names = ("counted",)
 
     def __init__(self, log: Path) -> None:
         self.log = log

@@ -16,10 +16,11 @@ from flowhash.indexing import (
     StoredCodes,
     TableChoices,
     adapt_table,
+    adapted_before,
     open_table,
     share_table,
 )
-from flowhash.learn import SECOND_NOTE, fit_vectors, router_encoder
+from flowhash.learn import SECOND_NOTE, SecondRule, fit_vectors, router_encoder, second_codes
 from flowhash.learn.routing.neighbour_router import NeighbourRouter
 from flowhash.table import HashTable
 from tests.encoder.encoders import items_of, make
@@ -109,6 +110,28 @@ def test_what_comes_later_gets_second_buckets_too(crude: Encoder, tmp_path: Path
         open_table(tmp_path / "table", crude, collection, TableChoices(active=3))
 
 
+def test_what_comes_later_gets_the_same_whatever_the_batches(crude: Encoder) -> None:
+    with filled(crude) as table:
+        share_table(table, crude, 0.4)
+        table.calibrate(*_asked(crude, rows(100, 6)), tops=(1,))  # fewer than vote
+        rule = SecondRule.from_json(table.notes()[SECOND_NOTE])
+        assert rule is not None
+        later = rows(700, 9)
+
+        def codes(some: NDArray[np.float32]) -> NDArray[np.int32]:
+            return second_codes(
+                table, crude.encode(some), rule,
+                lambda ids: crude.encode_stored(table.embeddings_of(ids)).activations,
+            )  # fmt: skip
+
+        whole = codes(later)
+        assert 0.2 < (whole[:, 1] >= 0).mean() < 0.6
+        single = np.concatenate([codes(later[place : place + 1]) for place in range(60)])
+        np.testing.assert_array_equal(single, whole[:60])
+        table.delete(list(table))
+        assert (codes(later)[:, 1] == -1).all()
+
+
 def test_a_router_is_adapted_whole_and_goes_on_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,10 +176,29 @@ def test_labelled_buckets_drop_the_rule_for_second_ones_when_they_are_adapted() 
     encoder = make("mlp", seed=2)
     with encoder.create_table(active=encoder.active + 1) as table:
         encoder.add(table, items_of("mlp", 90))
-        table.note(SECOND_NOTE, {"threshold": 1.0, "gain": 1.0, "sharpness": 1.0})
+        table.note(SECOND_NOTE, {"threshold": 1.0, "gain": 1.0, "sharpness": 1.0, "rates": [1.0]})
         adapt_table(table, encoder)
         assert SECOND_NOTE not in table.notes()
         assert table.stats().mean_active == encoder.active
+
+
+def test_copies_are_refused_where_they_mean_nothing_and_are_a_part_of_the_record(
+    tmp_path: Path,
+) -> None:
+    router, _ = fit_vectors(rows(ITEMS), 64)
+    encoder = router_encoder(router, plain())
+    with filled(encoder, active=1) as table, pytest.raises(InputError, match="room for one bucket"):
+        adapt_table(table, encoder, copies=0.2)
+    labelled = make("mlp", seed=2)
+    with labelled.create_table(active=labelled.active + 1) as table:
+        labelled.add(table, items_of("mlp", 90))
+        with pytest.raises(InputError, match="has learned buckets"):
+            adapt_table(table, labelled, copies=0.2)
+    with filled(encoder, tmp_path / "table") as table:
+        adapt_table(table, encoder, tmp_path / "new", copies=0.0)
+        assert table.stats().mean_active == 1
+        assert adapted_before(table, copies=0.0) is not None
+        assert adapted_before(table, copies=0.4) is None
 
 
 def test_mistakes_are_said(crude: Encoder, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from flowhash.learn.routing.second_buckets import (
     LEAST_MISSED,
     LEAST_VOTE,
     SOFTNESS,
+    opening_rates,
     second_buckets,
     second_of_new,
 )
@@ -214,7 +215,8 @@ def test_new_items_get_second_buckets_by_the_votes_of_their_neighbours(
     loads = rng.integers(0, 9, buckets)
     threshold, least = float(rng.normal()), float(rng.uniform(0, 2))
     worth = bucket_worths(activations, loads)
-    found = second_of_new(worth, near, homes, threshold).codes_from(homes, least)
+    rates = opening_rates(worth, threshold)
+    found = second_of_new(worth, near, homes, threshold, rates).codes_from(homes, least)
     worth = worth.astype(np.float64)
     chance = 1 / (1 + np.exp(-(worth - threshold) / SOFTNESS))
     price = np.sqrt(np.maximum(chance.mean(axis=0), 1e-9))

@@ -148,7 +148,7 @@ def search(
     if recall is not None:
         _check_recall(known, recall, whole_number("top", top, 1), probe)
         probe = settings.buckets
-    probe = settings.active if probe is None else whole_number("probe", probe, 1)
+    probe = None if probe is None else whole_number("probe", probe, 1)
     most = part_rows(rows, max(1, min(ROWS, ANSWERS // whole_number("top", top, 1))))
     name = "buckets" if recall is None else "activations"
     encoded = _encoded(queries, settings, name)
@@ -162,6 +162,8 @@ def search(
             f"the queries of {queries} have {sizes[1]} activations each, but the table has "
             f"{settings.buckets} buckets; encode them with the encoder of the table"
         )
+    if probe is None:  # a table may have room for more buckets an item than queries name
+        probe = max(1, min(settings.active, sizes[1]))
     _check_sizes(queries, sizes, probe, settings.dim)
     count = sizes[0]
     plan = WorkPlan(

@@ -106,6 +106,11 @@ class Joined(nn.Module):
             self.base = copy.deepcopy(base, memo)
         self.cpu().eval().requires_grad_(False)
 
+    def on(self, device: torch.device) -> Joined:
+        """Itself, on the device; moving what is there already takes longer than a single vector."""
+        some = next(self.parameters(), None)
+        return self if some is not None and some.device == device else self.to(device)
+
     def both(self, items: Tensor) -> tuple[Tensor, Tensor]:
         """Embeddings [n, dim] and activations [n, d]."""
         if self.base is None:
@@ -264,7 +269,7 @@ class Encoder:
         size = self.preprocessing.size
         batches, total = in_batches(items, batch_size, size, self.input_dim)
         chosen = device_of(device)
-        self.networks.to(chosen)
+        self.networks.on(chosen)
         ready = (self.preprocessing(batch) for batch in batches)
         return shown(self._encoded(ready, chosen), "encode", total, progress)
 
@@ -318,7 +323,7 @@ class Encoder:
                 "first, with flowhash.learn.adapt_encoder"
             )
         chosen = device_of(device)
-        network = self.networks.to(chosen).hash
+        network = self.networks.on(chosen).hash
         made = [np.zeros((0, self.buckets), np.float32)]
         blocks = (rows[start : start + ROWS] for start in range(0, len(rows), ROWS))
         made += [part for (part,) in run_networks([network], blocks, chosen)]

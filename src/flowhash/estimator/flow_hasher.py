@@ -748,7 +748,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """What gives further items their codes."""
 
         def activations_of(ids: NDArray[np.int64]) -> NDArray[np.float32]:
-            return self._encoded(contents(self.table_, len(self.table_))[1][ids]).activations
+            return self._encoded(self.table_.embeddings_of(ids)).activations
 
         return lambda made: second_codes(self.table_, made, rule, activations_of)
 

@@ -72,13 +72,14 @@ def open_table(
         )
     there = (out / "manifest.json").exists() if isinstance(out, Path) else engine_exists(out)
     if not there:
+        active = choices.active or _usual_active(encoder)
         try:
             return encoder.create_table(
                 out,
                 metric=choices.metric or "euclidean",
                 dtype=choices.dtype or "float32",
                 ids=kind or ("string" if collection.files else "int64"),
-                active=choices.active or _usual_active(encoder),
+                **({"active": active} if active != encoder.active else {}),
                 **({"distribute": True} if choices.distribute else {}),
             )
         except StorageError:
@@ -250,8 +251,8 @@ class IndexRun:
 
     def _activations_of(self, ids: NDArray[Any]) -> NDArray[np.float32]:
         """Those of items in the table."""
-        stored = np.stack([self.table[item].embedding for item in ids.tolist()])
-        return self.encoder.encode_stored(stored).activations
+        assert isinstance(self.table, HashTable)
+        return self.encoder.encode_stored(self.table.embeddings_of(ids)).activations
 
     def _read_note(self) -> None:
         """How far the collection is by now."""

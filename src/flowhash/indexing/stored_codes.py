@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flowhash.durable_files import atomic_file
 from flowhash.errors import InputError, StorageError
 from flowhash.progress_bars import items_bar, shown
 from flowhash.table import FEWEST, RECALL_NOTE, HashTable
@@ -47,6 +48,7 @@ class StoredCodes:
         embeddings: NDArray[np.float32],
         made: ItemBuckets,
         encoder: Encoder,
+        device: str = "auto",
     ) -> StoredCodes:
         """These buckets, calibrated by the items that were held out.
 
@@ -56,6 +58,7 @@ class StoredCodes:
             embeddings: of the items [n, dim].
             made: their buckets.
             encoder: whose buckets these are.
+            device: for activations.
         """
         from flowhash.learn import SECOND_NOTE
 
@@ -65,7 +68,7 @@ class StoredCodes:
                 buckets=table.buckets, dim=table.dim, active=table.active, metric=table.metric
             )
             trial.add(made.codes, embeddings)
-            asked = encoder.encode_stored(embeddings[made.held_out])
+            asked = encoder.encode_stored(embeddings[made.held_out], device)
             trial.calibrate(asked.activations, asked.embeddings, own=made.held_out)
             notes[RECALL_NOTE] = trial.notes()[RECALL_NOTE]
         return cls(version, made.codes, notes)
@@ -85,7 +88,8 @@ class StoredCodes:
         """Write them, so that a run which is killed before they are committed can go on."""
         from flowhash.model_files import write_json
 
-        np.save(folder / CODES, self.codes)
+        with atomic_file(folder / CODES) as file:
+            np.save(file, self.codes)
         write_json(folder / NOTES, self.notes)
 
     def forget(self, folder: Path) -> None:
@@ -187,7 +191,7 @@ def share_table(
         inputs=embeddings, copies=copies, inner=table.metric == "inner", seed=seed, show=show,
         say=say,
     )  # fmt: skip
-    found = StoredCodes.of(table, version, embeddings, made, encoder)
+    found = StoredCodes.of(table, version, embeddings, made, encoder, device)
     found.commit(table, encoder.fingerprint, {}, show)
     return found
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FITTED_TO = "adaptation.json"  # in the new encoder's run: what it was fitted to
 ENCODER = "encoder"  # its folder in there, as in the run of a training
-METHOD = 2  # counts up where the same items give other buckets
+METHOD = 3  # counts up where the same items give other buckets
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,15 +100,23 @@ def adapt_table(
     if not len(table):
         raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
                          "fitted to them")  # fmt: skip
+    if copies is not None and not (is_router(encoder) and table.active > 1):
+        raise InputError(
+            f"copies is {copies}, and {_place(table)} "
+            + ("has room for one bucket an item" if is_router(encoder) else "has learned buckets")
+            + "; expected room for two, and vectors without labels. Leave copies out; in a table "
+            "made with active=2, flowhash calibrate --copies gives second buckets beside learned "
+            "ones"
+        )
     folder = None if out is None else Path(out).expanduser()
-    wanted = _record(table, encoder, seed)
+    wanted = _record(table, encoder, seed, copies)
     saved = None if folder is None else _saved(folder, wanted, encoder)
     codes: StoredCodes | None = None
     if is_router(encoder):
-        share = copies if table.active > 1 else 0.0
         if saved is not None and folder is not None:
             adapted, codes = saved, StoredCodes.load(folder, table.version)
         else:
+            share = copies if table.active > 1 else 0.0
             adapted, codes = _routed(table, encoder, share, seed, show, say)
     else:
         adapted = _fitted(table, encoder, seed, show) if saved is None else saved
@@ -138,13 +146,16 @@ def adapt_table(
     return Adaptation(adapted, folder, saved is not None)
 
 
-def adapted_before(table: HashTable, seed: int = 0, encoder: Path | None = None) -> Path | None:
-    """The encoder of the last adaptation, if it had this seed and nothing has changed since.
+def adapted_before(
+    table: HashTable, seed: int = 0, encoder: Path | None = None, copies: float | None = None
+) -> Path | None:
+    """The encoder of the last adaptation, if it was the same and nothing has changed since.
 
     Args:
         table: in a folder.
         seed: of the sample.
         encoder: the folder where it is by now, if somebody knows better than the notes.
+        copies: the share of second buckets that was asked for.
 
     Raises:
         LostEncoderError: it is not where the notes say.
@@ -153,7 +164,11 @@ def adapted_before(table: HashTable, seed: int = 0, encoder: Path | None = None)
     if note is None or table.path is None:
         return None
     identity, _, generation = str(note.get("table")).rpartition(" ")
-    if note.get("seed") != seed or note.get("method") != METHOD or not generation.isdecimal():
+    if (
+        (note.get("seed"), note.get("copies")) != (seed, copies)
+        or note.get("method") != METHOD
+        or not generation.isdecimal()
+    ):
         return None
     # The new codes were the next state after the one that was looked at.
     if table.version != f"{identity} {int(generation) + 1}":
@@ -161,7 +176,9 @@ def adapted_before(table: HashTable, seed: int = 0, encoder: Path | None = None)
     return own_encoder(table, table.path, encoder)
 
 
-def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path:
+def adaptation_folder(
+    table: HashTable, encoder: Encoder, seed: int = 0, copies: float | None = None
+) -> Path:
     """Where the run of an adaptation goes, if nobody says so: a free name beside the table.
 
     One that has an encoder for this very state of the table is taken, too: it was not used yet.
@@ -170,7 +187,7 @@ def adaptation_folder(table: HashTable, encoder: Encoder, seed: int = 0) -> Path
         raise InputError("a table in memory has no folder to be beside of; say where, with out=")
     place = table.path if table.path.name not in ("", "..") else table.path.resolve()
     name = f"{place.name.removesuffix('.table')}.adapted"
-    wanted, number = _record(table, encoder, seed), 1
+    wanted, number = _record(table, encoder, seed, copies), 1
     while True:
         folder = place.with_name(name if number == 1 else f"{name}-{number}")
         if not folder.exists() or _record_of(folder) == wanted:
@@ -213,11 +230,10 @@ def _check(table: HashTable, out: str | Path | None) -> None:
         )
 
 
-def _record(table: HashTable, encoder: Encoder, seed: int) -> dict[str, Any]:
+def _record(table: HashTable, encoder: Encoder, seed: int, copies: float | None) -> dict[str, Any]:
     """All that the fitted encoder depends on."""
-    return {
-        "table": table.version, "encoder": encoder.fingerprint, "seed": seed, "method": METHOD,
-    }  # fmt: skip
+    made = {"table": table.version, "encoder": encoder.fingerprint, "seed": seed, "method": METHOD}
+    return made if copies is None else {**made, "copies": copies}
 
 
 def _record_of(folder: Path) -> dict[str, Any] | None:

@@ -597,6 +597,17 @@ class HashTable(SettingsProperties):
         codes = buckets_at(state, places, self.active)
         return [code[code >= 0].tolist() if code[0] >= 0 else None for code in codes]
 
+    def embeddings_of(self, ids: ArrayLike) -> NDArray[np.float32]:
+        """The embeddings of items, as stored [n, dim]; KeyError where one is not there."""
+        state, wanted = self._open_state(), read_ids(ids, self.id_kind)
+        parts, rows = state.locate(wanted)
+        if len(parts) and parts.min() < 0:
+            raise KeyError(wanted[int(np.argmin(parts))])
+        found = np.empty((len(rows), self.dim), np.float32)
+        for place, (part, row) in enumerate(zip(parts.tolist(), rows.tolist(), strict=True)):
+            found[place] = state.parts[part].segment.embedding_at(row)
+        return found
+
     def refresh(self) -> bool:
         """See what a writer has committed since this table was opened; whether that was anything.
 

@@ -67,20 +67,21 @@ def adapt(
     with HashTable.open(place, "r+") as opened:
         if not len(opened):
             raise InputError(f"{place} is empty; put items into it with `flowhash index`")
-        if not again and _was_adapted(opened, place, encoder, out, seed, output):
+        if not again and _was_adapted(opened, place, encoder, out, copies, seed, output):
             return
         loaded = _encoder_of(opened, place, encoder)
         _adapt(context, opened, place, loaded, out, copies, seed, device, output)
 
 
 def _was_adapted(
-    table: HashTable, place: Path, encoder: Path | None, out: Path | None, seed: int, output: Output
-) -> bool:
+    table: HashTable, place: Path, encoder: Path | None, out: Path | None, copies: float | None,
+    seed: int, output: Output,
+) -> bool:  # fmt: skip
     """Whether there is nothing to do, and then say so."""
     from flowhash.indexing import adapted_before, fingerprint_at, tell_index
 
     given = None if encoder is None else encoder_folder(encoder)
-    before = adapted_before(table, seed, given)
+    before = adapted_before(table, seed, given, copies)
     if before is None or fingerprint_at(before) != table.encoder:
         return False  # what adapts says why another encoder will not do
     tell_index(table, before)  # which a command that was killed may have left out
@@ -114,7 +115,7 @@ def _adapt(
 ) -> None:  # fmt: skip
     from flowhash.indexing import ENCODER, adapt_table, adaptation_folder
 
-    folder = adaptation_folder(table, encoder, seed) if out is None else out.expanduser()
+    folder = adaptation_folder(table, encoder, seed, copies) if out is None else out.expanduser()
     writable(folder.parent)
     began, before = time.monotonic(), table.stats()
 

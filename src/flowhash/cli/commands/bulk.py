@@ -268,11 +268,10 @@ def search(
     with _telling(out, output) as tell, execution.runner(device) as runner:
         if encoder is not None:
             place = out / bulk.ENCODED
-            with HashTable.open(table) as opened:
-                wanted = bulk.Choices(
-                    probe=probe or opened.active, pictures=False, device=device,
-                    activations=recall is not None,
-                )  # fmt: skip
+            HashTable.open(table).close()  # before anything is encoded for it
+            wanted = bulk.Choices(
+                probe=probe, pictures=False, device=device, activations=recall is not None
+            )
             bulk.encode(
                 encoder_folder(encoder), _source_of(queries, split, given), place, runner, wanted,
                 restart=execution.restart, show=output.progress,

@@ -36,6 +36,7 @@ class EncodedQuery:
     order: Any
     embedding: Any
     activations: Any = None
+    active: int | None = None  # buckets to open where nobody says how many; the table's k
     stored: Any = None  # the id of a stored item, which does not find itself
 
 
@@ -178,7 +179,7 @@ def _encoded(
     for name, order, activations, embedding in zip(
         names, made.ordered_buckets(None), made.activations, made.embeddings, strict=True
     ):
-        yield EncodedQuery(name, order, embedding, activations)
+        yield EncodedQuery(name, order, embedding, activations, encoder.active)
 
 
 def _answer(
@@ -196,8 +197,10 @@ def _answer(
         order, options["probe"] = opened_for_recall(
             table, query.activations[None], recall, top, **options
         )
-    if extra:  # its own buckets, which may be fewer than k
+    elif extra:  # its own buckets, which may be fewer than k
         options["probe"] = len(query.order)
+    elif options["probe"] is None:
+        options["probe"] = query.active
     hits = table.search(order, embedding, top + extra, payloads=True, buckets=True, **options)
     seconds = time.perf_counter() - began
     return {

@@ -35,6 +35,7 @@ from flowhash.learn.routing.second_buckets import (
     Activations,
     SecondBuckets,
     SecondRule,
+    opening_rates,
     second_buckets,
     second_of_new,
     unique_items,
@@ -48,6 +49,9 @@ LEAST_ITEMS = 1_000  # below it one bucket holds everything
 LEAST_HELD_OUT, HELD_OUT, MOST_HELD_OUT = 500, 0.05, 2_000  # that choose; as many calibrate
 PART_HELD_OUT = 0.2  # of few items, and of queries that were given
 LEAST_QUERIES = 250  # that may be given
+MOST_IN_NOTE = (
+    6_000  # buckets whose rates a note of a table holds; beyond, `adapt` gives second ones
+)
 LEAST_IN_BUCKET = 2  # items on average
 MOST_ASKED = 500_000  # items whose neighbours are looked for
 ENOUGH_QUERIES = 5_000  # of the user's own, with which items are not asked with
@@ -113,8 +117,9 @@ def router_encoder(router: NeighbourRouter, preprocessing: Preprocessing) -> Enc
 
 def is_router(encoder: Encoder) -> bool:
     """Whether it opens buckets for neighbours, as :func:`router_encoder` does, and not by class."""
-    base = encoder.base
-    return not encoder.class_names and base is not None and base.passes_through
+    if encoder.class_names:
+        return False
+    return encoder.base is not None and encoder.base.passes_through
 
 
 def bucket_count(items: int) -> int:
@@ -306,11 +311,14 @@ def _rule(
     worth = bucket_worths(activations(judge.vectors), loads)
     threshold = judge.threshold(worth, codes, VOTE_RECALL)
     some = slice(None, None, max(1, len(near.vectors) // MOST_HELD_OUT))
+    rates = opening_rates(worth, threshold)
     known, places = unique_items(near.neighbours[some], near.neighbours[some] >= 0)
     homes = activations(near.vectors[some]).argmax(axis=1).astype(np.int32)
     worth = bucket_worths(activations(inputs[known]), loads)
-    gain = second_of_new(worth, places, homes, threshold).gain_of(share)
-    return SecondRule(threshold, gain, sharp) if np.isfinite(gain) else None
+    gain = second_of_new(worth, places, homes, threshold, rates).gain_of(share)
+    if not np.isfinite(gain) or buckets > MOST_IN_NOTE:
+        return None
+    return SecondRule(threshold, gain, sharp, tuple(rates.tolist()))
 
 
 def _centres(

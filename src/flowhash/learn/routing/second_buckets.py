@@ -13,8 +13,8 @@ be as large as what gives as many of the stored items, asked for in that way, a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,12 @@ from flowhash.errors import OldCalibrationWarning
 from flowhash.learn.routing.neighbour_graph import BLOCK, LEAST_OPENED, NEIGHBOURS, OPENED
 from flowhash.learn.routing.neighbour_router import bucket_worths
 from flowhash.progress_bars import tracked
-from flowhash.table import RECALL_NOTE, HashTable
+from flowhash.table import HashTable
 
 CANDIDATES = 32  # buckets that a query votes for at the most
 SOFTNESS = 1.0  # of the step, in units of a bucket's worth
 LEAST_MISSED, LEAST_VOTE = 0.05, 0.02  # votes below these are left out
+NEW_BLOCK = 512  # items that come later, of which the neighbours are looked at together
 LEAST_RATE = 1e-9  # at which a bucket is opened
 VOTE_RECALL = 0.9  # at which queries vote
 SECOND_NOTE = "second-buckets"  # the name of the rule among a table's notes
@@ -50,23 +51,28 @@ class SecondRule:
         threshold: the worth from which on queries open buckets, at the recall that votes are for.
         gain: the least that is enough.
         sharpness: the factor on activations with which their softmax says where neighbours are.
+        rates: how often queries open each bucket, of which its price is made [d].
     """
 
     threshold: float
     gain: float
-    sharpness: float = 1.0
+    sharpness: float
+    rates: tuple[float, ...]
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, Any]:
         """As the value of a note."""
-        return asdict(self)
+        return {**asdict(self), "rates": [float(f"{rate:.3g}") for rate in self.rates]}
 
     @classmethod
     def from_json(cls, value: Any) -> SecondRule | None:
         """The rule of a note; None of what is none."""
         known = isinstance(value, dict) and value.keys() == cls.__dataclass_fields__.keys()
-        if not known or not all(isinstance(one, int | float) for one in value.values()):
+        if not known or not isinstance(value["rates"], list):
             return None
-        return cls(**value)
+        threshold, gain, sharpness, rates = (value[name] for name in cls.__dataclass_fields__)
+        if not all(isinstance(one, int | float) for one in (threshold, gain, sharpness, *rates)):
+            return None
+        return cls(threshold, gain, sharpness, tuple(rates))
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +145,9 @@ def second_buckets(
                 bucket_worths(made, loads), threshold, queries, near[queries, places], homes
             )
 
-    return _best(blocks(), homes, buckets)
+    votes = list(blocks())
+    opened = np.sum([part.opened for part in votes], axis=0)
+    return _best(votes, homes, opened / max(1, sum(part.queries for part in votes)))
 
 
 def second_codes(
@@ -153,17 +161,40 @@ def second_codes(
         rule: of the table.
         activations_of: makes those of stored items, by their ids.
     """
+    loads = table.bucket_loads()
+    parts = [np.zeros((0, 2), np.int32)]
+    for start in range(0, len(made), NEW_BLOCK):
+        rows = slice(start, start + NEW_BLOCK)
+        part = replace(made, embeddings=made.embeddings[rows], activations=made.activations[rows])
+        parts.append(_second_codes(table, part, rule, activations_of, loads))
+    return np.concatenate(parts)
+
+
+def _second_codes(
+    table: HashTable,
+    made: Encoded,
+    rule: SecondRule,
+    activations_of: ActivationsOf,
+    loads: NDArray[np.int64],
+) -> NDArray[np.int32]:
+    """The same of a few."""
+    homes, top = made.codes[:, 0], min(NEIGHBOURS, len(table))
+    first = np.stack((homes, np.full_like(homes, -1)), axis=1)
+    if not top or len(rule.rates) != len(loads):
+        return first
+    known = table.calibration
     options: dict[str, Any] = {"recall": VOTE_RECALL}
-    if RECALL_NOTE not in table.notes():
+    if known is None or max(known.thresholds) < top or known.highest <= VOTE_RECALL:
         options = {"probe": min(table.buckets, max(LEAST_OPENED, table.buckets // OPENED))}
-    top = min(NEIGHBOURS, len(table))
     with warnings.catch_warnings():  # by an old calibration enough are found for this
         warnings.simplefilter("ignore", OldCalibrationWarning)
         hits = search_encoded(table, made, top, **options)
-    known, near = unique_items(hits.ids, np.arange(hits.ids.shape[1]) < hits.counts[:, None])
-    worth = bucket_worths(activations_of(known) * np.float32(rule.sharpness), table.bucket_loads())
-    homes = made.codes[:, 0]
-    return second_of_new(worth, near, homes, rule.threshold).codes_from(homes, rule.gain)
+    some, near = unique_items(hits.ids, np.arange(hits.ids.shape[1]) < hits.counts[:, None])
+    if not len(some):
+        return first
+    worth = bucket_worths(activations_of(some) * np.float32(rule.sharpness), loads)
+    rates = np.array(rule.rates)
+    return second_of_new(worth, near, homes, rule.threshold, rates).codes_from(homes, rule.gain)
 
 
 def unique_items(
@@ -181,6 +212,7 @@ def second_of_new(
     near: NDArray[np.int64],
     homes: NDArray[np.int32],
     threshold: float,
+    rates: NDArray[np.float64],
 ) -> SecondBuckets:
     """The best second buckets of items that come later, by the stored items near to them.
 
@@ -189,10 +221,17 @@ def second_of_new(
         near: which of these are the nearest of each, -1 where there are fewer [n, m].
         homes: the first bucket of each item [n].
         threshold: the worth from which on queries open buckets.
+        rates: how often queries open each bucket [d].
     """
     items, places = np.nonzero(near >= 0)
     voted = _votes(worth, threshold, near[items, places], items, homes)
-    return _best([voted], homes, worth.shape[1])
+    return _best([voted], homes, rates)
+
+
+def opening_rates(worth: NDArray[np.float32], threshold: float) -> NDArray[np.float64]:
+    """How often queries with these worths [q, d] open each bucket, softly [d]."""
+    rates: NDArray[np.float64] = expit((worth - threshold) / SOFTNESS).mean(0, dtype=np.float64)
+    return rates
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,17 +267,16 @@ def _votes(
     return _Votes(values[kept].astype(np.float32), names, chosen[kept], opened, len(worth))
 
 
-def _best(parts: Iterable[_Votes], homes: NDArray[np.int32], buckets: int) -> SecondBuckets:
+def _best(
+    votes: Sequence[_Votes], homes: NDArray[np.int32], rates: NDArray[np.float64]
+) -> SecondBuckets:
     """The pairs with the most votes, by the price of their buckets."""
-    votes = list(parts)
     values, items, chosen = (
         np.concatenate([getattr(part, name) for part in votes])
         for name in ("values", "items", "buckets")
     )
-    gains = csr_matrix((values, (items, chosen)), (len(homes), buckets))
+    gains = csr_matrix((values, (items, chosen)), (len(homes), len(rates)))
     gains.sum_duplicates()
-    opened = np.sum([part.opened for part in votes], axis=0)
-    rates = opened / max(1, sum(part.queries for part in votes))
     gains.data /= np.sqrt(np.maximum(rates, LEAST_RATE))[gains.indices]
     return _best_of_rows(gains)
 
