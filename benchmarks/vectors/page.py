@@ -46,10 +46,11 @@ Machine: {machine}.
 | d | items in two buckets | asked | reached | scanned, % | over k-means | over best k-means | hardest tenth | k-means' | p99 over mean | fit and calibrate, seconds |
 |---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 {lines}
-
+"""  # noqa: E501
+DRAWS = """
 Twenty calibrations by 1,000 other queries each (of 5,000, so that they share some), d =
 {drawn_from}, what was reached on the test queries: {draws}.
-"""  # noqa: E501
+"""
 TIMING = """
 ## Time at equal recall
 
@@ -113,7 +114,8 @@ def page(known: dict[str, Any]) -> str:
             f"{max(values):.4f}"
             for asked, values in figures["draws"].items()
         )
-        parts.append(DATA.format(**figures | {"lines": lines, "draws": draws}))
+        parts.append(DATA.format(**figures | {"lines": lines}))
+        parts += [DRAWS.format(**figures | {"draws": draws})] if draws else []
     if "timing" in known:
         bars += _timing_bars(known["timing"])
         parts.append(_timing(known["timing"]))

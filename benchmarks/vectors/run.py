@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,8 @@ def draws_of(hasher: FlowHasher, data: Vectors, truth: NDArray[np.int64]) -> dic
     return reached
 
 
-def section(data: Vectors, seeds: int) -> dict[str, Any]:
-    """All figures of one data set."""
+def sections(data: Vectors, seeds: int) -> Iterator[dict[str, Any]]:
+    """The figures of one data set, as far as they are known after each number of lists."""
     truth = nearest(data)
     ivf = [all_lists(data, truth, seed) for seed in range(seeds)]
     rows: list[dict[str, Any]] = []
@@ -102,11 +103,11 @@ def section(data: Vectors, seeds: int) -> dict[str, Any]:
             rows.append(row)
         if not draws:  # of the last fit, which is no router only
             draws = draws_of(hasher, data, truth)
-    return {
-        "name": data.name, "items": len(data.items), "dim": data.items.shape[1],
-        "metric": data.metric, "seeds": seeds, "rows": rows, "test": len(data.test),
-        "draws": draws, "drawn_from": data.lists[0],
-    }  # fmt: skip
+        yield {
+            "name": data.name, "items": len(data.items), "dim": data.items.shape[1],
+            "metric": data.metric, "seeds": seeds, "rows": rows, "test": len(data.test),
+            "draws": draws, "drawn_from": data.lists[0],
+        }  # fmt: skip
 
 
 def main() -> None:
@@ -119,7 +120,8 @@ def main() -> None:
     given = parser.parse_args()
     rest = [] if given.only_glove else others(given.files)
     for data in [*glove(tuple(given.lists), given.items), *rest]:
-        keep(f"recall/{data.name}", section(data, given.seeds))
+        for figures in sections(data, given.seeds):
+            keep(f"recall/{data.name}", figures)
 
 
 if __name__ == "__main__":

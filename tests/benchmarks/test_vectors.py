@@ -70,7 +70,7 @@ def test_the_parts_make_one_page(
     small: vectors.Vectors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(page, "RESULTS", tmp_path)
-    recall = run.section(small, 2)
+    *_, recall = run.sections(small, 2)
     assert len(recall["rows"]) == 2  # router only, and not
     for row in recall["rows"]:
         for line in row["runs"][0]:
