@@ -397,7 +397,6 @@ def test_unfinished_work_keeps_its_place(tmp_path: Path) -> None:
     [
         ({"buckets": BUCKETS + 1, "dim": DIM}, "has buckets=10, but buckets=9"),
         ({"buckets": BUCKETS, "dim": DIM + 1}, "has dim=7, but dim=6"),
-        ({"buckets": BUCKETS, "dim": DIM, "active": 2}, "has active=2, but active=1"),
         ({"buckets": BUCKETS, "dim": DIM, "ids": "string"}, "has id_kind=string"),
         ({"buckets": BUCKETS, "dim": DIM, "encoder": "xyz"}, "made with encoder 'xyz', not 'abc'"),
     ],
@@ -411,6 +410,16 @@ def test_a_table_that_does_not_fit(
         index(encoded, tmp_path / "table", LocalRunner())
     with HashTable.open(tmp_path / "table", "r+") as table:  # the lock was given back
         assert len(table) == 0
+
+
+def test_a_table_with_room_for_second_buckets_takes_items_of_one(tmp_path: Path) -> None:
+    encoded = Items(5).write(tmp_path / "encoded", [])
+    HashTable.create(tmp_path / "table", buckets=BUCKETS, dim=DIM, active=2, encoder="abc").close()
+    index(encoded, tmp_path / "table", LocalRunner())
+    with HashTable.open(tmp_path / "table") as table:
+        assert len(table) == 5
+        assert table.stats().mean_active == 1
+        assert table.check() == []
 
 
 @pytest.mark.parametrize(

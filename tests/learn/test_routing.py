@@ -17,6 +17,7 @@ from flowhash.learn.routing.neighbour_router import (
     train_router,
 )
 from flowhash.learn.routing.second_buckets import (
+    CANDIDATES,
     LEAST_MISSED,
     LEAST_VOTE,
     SOFTNESS,
@@ -131,7 +132,7 @@ def test_second_buckets_are_the_largest_gains_by_loops(seed: int, buckets: int, 
     chance = 1 / (1 + np.exp(-(worth - threshold) / SOFTNESS))
     gains = np.zeros((items, buckets))
     for query in range(items):
-        voted = np.argsort(-worth[query], kind="stable")[:12]
+        voted = np.argsort(-worth[query], kind="stable")[:CANDIDATES]
         for item in near[query]:
             missed = 1 - chance[query, homes[item]]
             if item < 0 or missed <= LEAST_MISSED:
@@ -226,7 +227,7 @@ def test_new_items_get_second_buckets_by_the_votes_of_their_neighbours(
             missed = 1 - chance[voter, homes[item]]
             if voter < 0 or missed <= LEAST_MISSED:
                 continue
-            for bucket in np.argsort(-worth[voter], kind="stable")[:12]:
+            for bucket in np.argsort(-worth[voter], kind="stable")[:CANDIDATES]:
                 vote = missed * chance[voter, bucket]
                 if bucket != homes[item] and vote > LEAST_VOTE:
                     gains[bucket] += vote / price[bucket]

@@ -255,7 +255,8 @@ def test_only_encoder_segments_and_counters_of_the_manifest_change(tmp_path: Pat
 
 
 WRONG = [
-    lambda n: np.zeros((n, 1), np.int32),
+    lambda n: np.zeros((n, 0), np.int32),
+    lambda n: np.zeros((n, 3), np.int32),
     lambda n: np.zeros((n - 1, 2), np.int32),
     lambda n: np.zeros((n, 2, 1), np.int32),
     lambda n: np.tile([0.0, 1.0], (n, 1)),

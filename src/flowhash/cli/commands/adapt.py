@@ -148,7 +148,8 @@ def _adapt(
         f"encoder: {folder / ENCODER}  ({done.encoder})"
         + (", fitted by an earlier attempt" if done.resumed else ""),
         f"next: flowhash search {quoted} QUERY   or   flowhash serve {quoted} --open; a server "
-        "that has the table open is to be started again",
+        "that has the table open is to be started again; more items come with flowhash index "
+        f"{shlex.quote(str(folder))} ITEMS --out {quoted}",
     )
 
 

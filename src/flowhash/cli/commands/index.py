@@ -129,14 +129,24 @@ def index(
         seconds = time.monotonic() - began
         replaced = max(0, before + added - len(table))
         facts |= {"added": added, "replaced": replaced, "items": len(table), "seconds": seconds}
+        then = _then(table, loaded, shlex.quote(shown(place)))
     gone = f", {count(replaced, 'item')} replaced" if replaced else ""
-    quoted = shlex.quote(shown(place))
     output.result(
         facts,
         f"{shown(place)}: {count(added, 'item')} added in {seconds:.1f} s{gone}; the table has "
         f"{count(facts['items'], 'item')}",
-        f"next: flowhash search {quoted} QUERY   or   flowhash serve {quoted} --open",
+        f"next: {then}",
     )
+
+
+def _then(table: Any, encoder: Any, place: str) -> str:
+    """What to do next; without labels a recall is what searches ask for."""
+    from flowhash.learn import is_router
+    from flowhash.table import HashTable
+
+    if is_router(encoder) and isinstance(table, HashTable) and table.calibration is None:
+        return f"flowhash adapt {place}, then flowhash search {place} QUERY --recall 0.95"
+    return f"flowhash search {place} QUERY   or   flowhash serve {place} --open"
 
 
 def _chosen_place(

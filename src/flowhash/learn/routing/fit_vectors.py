@@ -154,7 +154,7 @@ def fit_vectors(
             than 5,000 items are asked with, too.
         seed: of everything drawn at random.
         show: bars with the time left, on the error stream.
-        say: hears a line for each way that is tried.
+        say: hears a line for each way that is tried, and which was taken.
     """
     if queries is not None and len(queries) < LEAST_QUERIES:
         raise InputError(
@@ -205,9 +205,8 @@ def fit_vectors(
         second = _voted(router.activations, near, judge, homes, count, show)
         for share in COPIES if copies is None else (copies,):
             improve(_name(share), router, second.codes(homes, share))
-    for trial in trials:
-        say(str(trial))
     router, codes, best = chosen
+    _tell(trials, best, say)
     rule = _rule(router.activations, near, judge, vectors, codes, count)
     return router, ItemBuckets(codes, rule, held_out, _last(trials, best))
 
@@ -263,14 +262,19 @@ def share_items(
         trials.append(judge.trial(_name(share), sharper, tried, buckets))
         if trials[-1].cost < best.cost:
             codes, best = tried, trials[-1]
-    for trial in trials:
-        say(str(trial))
+    _tell(trials, best, say)
     rule = _rule(sharper, near, judge, taken, codes, buckets, sharp)
     return ItemBuckets(codes, rule, held_out, _last(trials, best))
 
 
 def _name(share: float) -> str:
     return f"second buckets for {100 * share:g} % of the items"
+
+
+def _tell(trials: list[RouterTrial], best: RouterTrial, say: Callable[[str], None]) -> None:
+    for trial in trials:
+        say(str(trial))
+    say(f"taken: {best.name}")
 
 
 def _last(trials: list[RouterTrial], best: RouterTrial) -> list[RouterTrial]:

@@ -151,7 +151,7 @@ def _query(
             "too_many",
         )
     reach = table.buckets if order is None else order.shape[1]
-    probe = asked.probe or min(table.active, reach)  # a code may have fewer than k buckets
+    probe = asked.probe or table.active
     if asked.recall is not None:
         if asked.probe is not None:
             raise RequestError(
