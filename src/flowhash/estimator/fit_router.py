@@ -65,9 +65,6 @@ def _learned(
     queries: NDArray[np.float32] | None,
     buckets: int | None = None,
 ) -> tuple[Encoder, ItemBuckets]:
-    options: dict[str, Any] = {}
-    if metric == "cosine":  # all lie on a sphere around what zero has become
-        options["origin"] = preprocessing(np.zeros((1, vectors.shape[1]), np.float32))[0]
     if buckets is None and not isinstance(hasher.buckets, str):
         buckets = int(hasher.buckets)
     router, made = fit_vectors(
@@ -76,7 +73,6 @@ def _learned(
         inner=metric == "inner",
         queries=queries,
         **_options(hasher),
-        **options,
     )
     return router_encoder(router, preprocessing), made
 

@@ -107,10 +107,10 @@ def adapt_encoder(
     return _with_centres(encoder, centres, directions, classes)
 
 
-def sample_size(buckets: int, dim: int) -> int:
-    """How many embeddings the centres are fitted to, at the most."""
-    fitting = max(SAMPLE_BYTES // (4 * dim), LEAST_PER_BUCKET * buckets)
-    return min(PER_BUCKET * buckets, fitting)
+def sample_size(buckets: int, dim: int, more: int = 1) -> int:
+    """How many embeddings the centres are fitted to, at the most; ``more`` times the usual."""
+    fitting = max(more * SAMPLE_BYTES // (4 * dim), LEAST_PER_BUCKET * buckets)
+    return min(more * PER_BUCKET * buckets, fitting)
 
 
 def _codes(codes: ArrayLike, count: int, buckets: int) -> NDArray[np.int32]:
@@ -238,6 +238,9 @@ def fit_centres(
     buckets: int,
     seed: int = 0,
     show: bool = False,
+    *,
+    rounds: int = ROUNDS,
+    last_swap: int = LAST_SWAP,
 ) -> BucketCentres:
     """Centres for buckets, without labels: k-means that starts at the buckets that items have.
 
@@ -252,6 +255,8 @@ def fit_centres(
         buckets: d.
         seed: of the items at which buckets begin anew.
         show: a bar with the time left, on the error stream.
+        rounds: of k-means, at the most.
+        last_swap: the round after which no centre is moved to another bucket; 0 for none at all.
     """
     rng = np.random.default_rng(seed)
     middle = embeddings.mean(axis=0, dtype=np.float64)
@@ -268,14 +273,14 @@ def fit_centres(
     if loads[kept].min() == 0:  # then all that have items are kept
         _fill(points, rows, np.searchsorted(kept, codes).astype(np.int32), rng)
     nearest = nearest_points(rows, points)
-    for turn in tracked(range(1, ROUNDS + 1), "fit", ROUNDS, show):
+    for turn in tracked(range(1, rounds + 1), "fit", rounds, show):
         _move(points, rows, nearest)
         _fill(points, rows, nearest, rng)
         swapped = 0
-        if turn % SWAP_EVERY == 0 and turn <= LAST_SWAP and len(points) > 1:
+        if turn % SWAP_EVERY == 0 and turn <= last_swap and len(points) > 1:
             swapped = _swap(points, rows, nearest_points(rows, points)[:, 0])
         before, nearest = nearest, nearest_points(rows, points)
-        if turn >= LAST_SWAP and not swapped and np.array_equal(before, nearest):
+        if turn >= last_swap and not swapped and np.array_equal(before, nearest):
             break
     idle = np.bincount(kept[nearest[:, 0]], minlength=buckets) == 0
     every[kept] = points

@@ -44,6 +44,7 @@ from flowhash.networks import EmbeddingNetwork, PlainVectors
 from flowhash.table import draw_sample
 
 RECALLS = (0.9, 0.95, 0.99)  # at which ways are compared
+MORE_ITEMS, CENTRE_ROUNDS = 4, 30  # times the items that `adapt` fits centres to; its rounds
 COPIES = (0.2, 0.4)  # shares of items with a second bucket that are tried
 LEAST_ITEMS = 1_000  # below it one bucket holds everything
 LEAST_HELD_OUT, HELD_OUT, MOST_HELD_OUT = 500, 0.05, 2_000  # that choose; as many calibrate
@@ -134,7 +135,6 @@ def fit_vectors(
     buckets: int | None = None,
     *,
     copies: float | None = None,
-    origin: NDArray[np.float32] | None = None,
     inner: bool = False,
     queries: NDArray[np.float32] | None = None,
     seed: int = 0,
@@ -147,8 +147,6 @@ def fit_vectors(
         vectors: the items [n, dim], one or more.
         buckets: d; None chooses by the number of items.
         copies: the share of the items with a second bucket; None chooses.
-        origin: where all vectors lie on a sphere around this point, as those of length one do
-            around zero; centres are then put onto it, too.
         inner: rank by the largest inner product instead of by Euclidean distance.
         queries: to learn from instead of the items, where real ones look different; with fewer
             than 5,000 items are asked with, too.
@@ -172,7 +170,7 @@ def fit_vectors(
             f"items a bucket or more. {bucket_count(len(vectors))} buckets would be usual"
         )
     count = bucket_count(len(vectors)) if buckets is None else buckets
-    lists = _Lists.fitted(vectors, count, origin, inner, seed, show)
+    lists = _Lists.fitted(vectors, count, inner, seed, show)
     learn, choose, held_out = _parts(len(vectors), seed)
     own = queries is None or len(queries) < ENOUGH_QUERIES
     near = lists.ask(vectors[learn], learn, show=show) if own else None
@@ -245,7 +243,7 @@ def share_items(
     if buckets == 1 or not len(choose):
         return ItemBuckets(first, None, held_out, [])
     # Neighbours are looked for in lists of their own: learned buckets may keep them apart.
-    lists = _Lists.fitted(vectors, bucket_count(len(vectors)), None, inner, seed, show)
+    lists = _Lists.fitted(vectors, bucket_count(len(vectors)), inner, seed, show)
     near = lists.ask(vectors[learn], learn, taken[learn], show=show)
     judge = lists.ask(vectors[choose], choose, taken[choose], everything=True, show=show)
     some = slice(None, None, sharpest_step(len(learn)))
@@ -326,22 +324,20 @@ def _rule(
 
 
 def _centres(
-    vectors: NDArray[np.float32],
-    count: int,
-    origin: NDArray[np.float32] | None,
-    seed: int,
-    show: bool,
+    vectors: NDArray[np.float32], count: int, seed: int, show: bool
 ) -> NDArray[np.float32]:
-    """k-means from items by lot, of a sample; on the sphere around ``origin``, if there is one."""
-    sample = vectors[draw_sample(len(vectors), sample_size(count, vectors.shape[1]), seed)]
+    """k-means from items by lot.
+
+    Of many more items and rounds than ``adapt`` takes: how the router starts decides how it ends.
+    """
+    size = sample_size(count, vectors.shape[1], MORE_ITEMS)
+    sample = vectors
+    if size < len(vectors):
+        sample = vectors[draw_sample(len(vectors), size, seed)]
     begin = sample[draw_sample(len(sample), count, seed + 1)]
-    points = fit_centres(sample, nearest_points(sample, begin), count, seed, show).points
-    if origin is not None:
-        radius = float(np.linalg.norm(sample - origin, axis=1).mean())
-        apart = points - origin
-        lengths = np.linalg.norm(apart, axis=1, keepdims=True)
-        points = origin + apart * (radius / np.where(lengths > 0, lengths, 1.0))
-    return points.astype(np.float32)
+    near = nearest_points(sample, begin)
+    found = fit_centres(sample, near, count, seed, show, rounds=CENTRE_ROUNDS, last_swap=0)
+    return found.points.astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,12 +354,11 @@ class _Lists:
         cls,
         vectors: NDArray[np.float32],
         count: int,
-        origin: NDArray[np.float32] | None,
         inner: bool,
         seed: int,
         show: bool,
     ) -> _Lists:
-        centres = _centres(vectors, count, origin, seed, show)
+        centres = _centres(vectors, count, seed, show)
         return cls(vectors, nearest_points(vectors, centres)[:, 0], centres, inner)
 
     def ask(
