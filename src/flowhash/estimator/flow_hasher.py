@@ -544,7 +544,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             [n, n_neighbors]; or the positions only.
         """
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        check_is_fitted(self)
+        self._check_fitted()
         whole_neighbours(wanted, self.n_samples_fit_, X is None)
         found = self.search(
             X, wanted, at_least=wanted, recall=self._usual_recall(recall, wanted, X is None)
@@ -695,7 +695,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _search(self, X: Any, n_neighbors: int | None, **options: Any) -> Hits:  # noqa: N803
         """:meth:`search`, with any option of the table's."""
-        check_is_fitted(self)
+        self._check_fitted()
         check_unchanged(self.table_, self.n_samples_fit_)
         itself = X is None
         if itself:
@@ -715,6 +715,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             found = found.without(np.arange(len(found)))
         found.distances = self._distances(found.distances)
         return found
+
+    def _check_fitted(self) -> None:
+        """scikit-learn's check asks for all tags first, which takes as long as a search."""
+        if not self.__sklearn_is_fitted__():
+            check_is_fitted(self)
 
     def _usual_recall(self, recall: float | None, top: int, itself: bool) -> float | None:
         """What was asked for, or the parameter, or what a fit without labels promises."""
@@ -774,8 +779,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _distances(self, squares: NDArray[np.float32]) -> NDArray[Any]:
         """Distances in units of X from squared ones of embeddings, or from negative products."""
         wide = squares.astype(np.float64)
-        base = self.encoder_.base
-        if base is None or not base.passes_through:  # it ranks by something that was learned
+        if not self.encoder_.keeps_vectors:  # it ranks by something that was learned
             return np.sqrt(wide)
         wide *= float(self.encoder_.preprocessing.std) ** 2
         if self.effective_metric_ == "inner":

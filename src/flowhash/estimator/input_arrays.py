@@ -50,8 +50,10 @@ def read_items(estimator: Any, values: Any, *, reset: bool, unit: bool) -> NDArr
             'column of arrays. Give the column that has the embeddings, such as X["embedding"]'
         ) from error
     if unit:
-        lengths = np.linalg.norm(checked.astype(np.float64), axis=1, keepdims=True)
-        checked = (checked / np.maximum(lengths, SHORTEST)).astype(np.float32)
+        wide = checked.astype(np.float64)
+        lengths = np.sqrt(np.add.reduce(wide * wide, axis=1, keepdims=True))  # as np.linalg.norm
+        wide /= np.maximum(lengths, SHORTEST)
+        checked = wide.astype(np.float32)
     return checked
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from flowhash.compile import kernel
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import METRICS, scale_queries
+from flowhash.table.recall_calibration import log_shares
 from flowhash.table.search.bucket_plan import (
     bucket_sizes,
     first_wrong_bucket,
@@ -85,6 +86,11 @@ class Searcher:
     def loads(self) -> NDArray[np.int64]:
         """How many allowed rows each bucket has [d]."""
         return bucket_sizes(self.settings, self.state, self.allowed)
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """The logarithm of each bucket's share of the allowed rows [d]."""
+        return log_shares(self.loads)
 
     @cached_property
     def noted(self) -> NDArray[np.int64]:
