@@ -693,8 +693,8 @@ class HashTable(SettingsProperties):
     def _opened_for(
         self, state: TableState, activations: ArrayLike, recall: float, top: int,
         at_least: int | None, threads: int | None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], int | None]:  # fmt: skip
-        """The buckets of each query in order, and how many of them a recall takes.
+    ) -> tuple[NDArray[np.int32], int | NDArray[np.int32], int | None]:  # fmt: skip
+        """The buckets of each query in order, and how many of them a recall takes: ``probe``.
 
         And ``at_least``, or None where those hold so many items already: then no others follow.
         """
@@ -705,7 +705,8 @@ class HashTable(SettingsProperties):
         if at_least is None or holds_enough(
             searcher.loads, order, opened, self.active, whole_number("at_least", at_least, 1)
         ):
-            return order, opened, None
+            # One number for one query: what is read of it is read quickly.
+            return order, int(opened[0]) if len(opened) == 1 else opened, None
         return *open_by_share(*how, everything=True, threads=threads), at_least
 
     @property
@@ -828,7 +829,7 @@ def search_state(
 def opened_in_state(
     table: HashTable, state: TableState, activations: ArrayLike, recall: float, top: int,
     at_least: int | None, threads: int | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], int | None]:  # fmt: skip
+) -> tuple[NDArray[np.int32], int | NDArray[np.int32], int | None]:  # fmt: skip
     """The buckets of each query in order, how many of them a recall takes, in one state.
 
     And ``at_least``, or None where those hold as many items. It does not warn where the calibration

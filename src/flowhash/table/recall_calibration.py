@@ -486,6 +486,8 @@ def _read_tops(tops: Any) -> list[int]:
 
 def read_recall(value: Any) -> float:
     """A recall that is asked for, if it is one number above 0, up to 1."""
+    if type(value) is float and 0 < value <= 1:
+        return value
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
