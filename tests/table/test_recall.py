@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 from flowhash import HashTable
 from flowhash.cli.output import in_words
 from flowhash.errors import InputError, OldCalibrationWarning
-from flowhash.table.recall_calibration import RecallCalibration, open_buckets
+from flowhash.table.recall_calibration import (
+    RecallCalibration,
+    exponential_sum,
+    open_buckets,
+)
 from tests.table.test_search import make_codes
 
 BUCKETS, DIM, ITEMS = 48, 8, 4_000
@@ -334,3 +338,37 @@ def test_a_table_that_is_emptied_meanwhile_is_named(
     monkeypatch.setattr(table, "bucket_loads", emptied)
     with pytest.raises(InputError, match="the table is empty"):
         getattr(table, what)(activations, queries)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 1.0, 30.0, 1e4, 1e30]))
+def test_sums_of_exponentials_are_those_of_scipy(seed: int, spread: float) -> None:
+    generator = np.random.default_rng(seed)
+    values = generator.normal(0, spread, int(generator.integers(1, 70)))
+    largest = float(values.max())
+    found = largest + np.log(exponential_sum(values, largest))
+    assert found == pytest.approx(logsumexp(values), rel=1e-13, abs=1e-12)
+
+
+@pytest.mark.parametrize("active", [1, 2])
+@pytest.mark.parametrize("at_least", [1, 60, 250, 3_000])
+def test_at_least_opens_further_buckets_in_the_order_of_their_worth(
+    active: int, at_least: int
+) -> None:
+    table = filled(active)
+    found = table.calibrate(*worlds(1, 300)[::-1])
+    queries, activations = worlds(3, 30)
+    order, opened = open_buckets(
+        activations, table.bucket_loads(), found.temperature, found.threshold(0.9, 10), True
+    )
+    wanted = table.search(order, queries, 10, probe=opened, at_least=at_least)
+    hits = table.search(activations, queries, 10, recall=0.9, at_least=at_least)
+    assert (hits.scanned >= at_least).all()
+    for name in ("ids", "distances", "counts", "scanned", "opened"):
+        np.testing.assert_array_equal(getattr(hits, name), getattr(wanted, name))
+        for query in range(30):
+            some = slice(query, query + 1)
+            lone = table.search(activations[some], queries[some], 10, recall=0.9, at_least=at_least)
+            np.testing.assert_array_equal(getattr(lone, name), getattr(wanted, name)[some])
+    with pytest.raises(InputError, match="at_least is 0; expected a whole number from 1"):
+        table.search(activations, queries, 10, recall=0.9, at_least=0)

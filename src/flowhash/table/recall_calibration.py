@@ -578,7 +578,9 @@ def holds_enough(
 
     With k > 1 those of the fullest bucket are counted, since others may be in it, too.
     """
-    held = np.where(np.arange(order.shape[1]) < opened[:, None], loads[order], 0)
+    held = loads[order]
+    if len(order) > 1:  # else the line ends where the query does
+        held[np.arange(order.shape[1]) >= opened[:, None]] = 0
     most = held.sum(axis=1) if active == 1 else held.max(axis=1, initial=0)
     return bool((most >= at_least).all())
 
