@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -372,3 +373,50 @@ def test_at_least_opens_further_buckets_in_the_order_of_their_worth(
             np.testing.assert_array_equal(getattr(lone, name), getattr(wanted, name)[some])
     with pytest.raises(InputError, match="at_least is 0; expected a whole number from 1"):
         table.search(activations, queries, 10, recall=0.9, at_least=0)
+
+
+@pytest.mark.parametrize("items", [1, 30, 400])
+def test_one_bucket_reaches_every_recall_without_a_calibration(items: int) -> None:
+    table = HashTable.create(buckets=1, dim=DIM)
+    queries = worlds(2, 5)[0]
+    table.add(np.zeros((items, 1), np.int32), worlds(0, items)[0])
+    ones = np.zeros((5, 1), np.float32)
+    wanted = table.search(np.zeros((5, 1), np.int32), queries, 7)
+    for recall, at_least in ((0.5, None), (0.999, None), (1, None), (0.9, 3), (0.9, 10_000)):
+        hits = table.search(ones, queries, 7, recall=recall, at_least=at_least)
+        assert hits.recall == recall
+        np.testing.assert_array_equal(hits.ids, wanted.ids)
+        assert (hits.scanned == items).all()
+    with pytest.raises(InputError, match="recall is 2; expected one number"):
+        table.search(ones, queries, 7, recall=2)
+    with pytest.raises(InputError, match="expected the network's outputs"):
+        table.search(np.zeros((5, 3), np.float32), queries, 7, recall=0.9)
+
+
+def test_between_two_calibrated_numbers_the_next_larger_one_keeps_the_promise() -> None:
+    table = filled()
+    known = table.calibrate(*worlds(1, 1_000)[::-1])
+    assert sorted(known.thresholds) == [1, 5, 10, 20, 50, 100]
+    for top, larger in ((2, 5), (11, 20), (12, 20), (21, 50), (51, 100)):
+        assert known.threshold(0.95, top) == known.threshold(0.95, larger)
+        reached, hits = realised(table, 0.95, top)
+        assert reached > 0.95 - 0.015
+        assert known.expected(0.95, top)[0] == pytest.approx(hits.scanned.mean() / ITEMS, rel=0.15)
+    assert known.expected(0.95, 11)[0] < known.expected(0.95, 100)[0]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_what_was_found_once_is_found_again(data: Any) -> None:
+    """However often and in whatever order thresholds and costs are asked for."""
+    known = filled_calibration()
+    recall = data.draw(st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
+    top = data.draw(st.integers(1, 12))
+    fresh = RecallCalibration.from_json(json.loads(json.dumps(known.to_json())))
+    assert known.threshold(recall, top) == fresh.threshold(recall, top)
+    assert known.expected(recall, top) == fresh.expected(recall, top)
+
+
+@functools.cache
+def filled_calibration() -> RecallCalibration:
+    return filled().calibrate(*worlds(1, 300)[::-1], tops=(1, 4, 12))

@@ -33,6 +33,7 @@ from flowhash.table.recall_calibration import (
     counted_changes,
     holds_enough,
     noted_calibration,
+    only_bucket,
     open_by_share,
     read_activations,
     read_recall,
@@ -292,7 +293,7 @@ class HashTable(SettingsProperties):
             at_least: open further buckets, in order, until so many items are found.
             recall: open as many as it takes to find this share of the ``top`` nearest of all items,
                 on average over queries like those of :meth:`calibrate`, which comes first. One
-                opens everything.
+                opens everything. A table of one bucket needs no calibration.
             where: ids that may be found: a list or set of ids, or a boolean array that has True at
                 the place of each (whole-number) id.
             threads: how many threads at the most; all cores by default.
@@ -309,8 +310,9 @@ class HashTable(SettingsProperties):
         if recall is not None:
             recall = read_recall(recall)
             check_recall(probe, where)
-            known = required_calibration(self.calibration)
-            warn_if_old(known, changes_since(known, self._known_notes, state.live), 2)
+            if self.buckets > 1:
+                known = required_calibration(self.calibration)
+                warn_if_old(known, changes_since(known, self._known_notes, state.live), 2)
             ordered_buckets, probe, at_least = self._opened_for(
                 state, ordered_buckets, recall, top, at_least, threads
             )
@@ -698,6 +700,8 @@ class HashTable(SettingsProperties):
 
         And ``at_least``, or None where those hold so many items already: then no others follow.
         """
+        if self.buckets == 1:
+            return *only_bucket(activations, 1), at_least
         found, searcher = required_calibration(self.calibration), self._searcher_of(state, None)
         made = read_activations(activations, self.buckets)
         how = (made, searcher.shares, found.temperature, found.threshold(recall, top))

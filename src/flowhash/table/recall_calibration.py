@@ -30,7 +30,9 @@ from flowhash.threads import in_shards
 
 RECALL_NOTE = "recall"  # the name of the table's note that keeps it
 CHANGES = "changed since recall was calibrated"  # of the note that counts items added and deleted
-RECALL_TOPS = (1, 10, 100)  # neighbours whose recall is calibrated, unless others are asked for
+# Neighbours whose recall is calibrated, unless others are asked for. Between two of them the larger
+# counts, so that they lie near each other.
+RECALL_TOPS = (1, 5, 10, 20, 50, 100)
 FEWEST = 50  # queries: with fewer not even a recall of 0.95 could be promised
 LEVELS = 256  # of missed neighbours that thresholds are kept for
 SCANS = 17  # thresholds for which it is kept how much is scanned
@@ -647,6 +649,14 @@ def warn_if_old(found: RecallCalibration, changed: int, level: int) -> None:
         )
 
 
+def only_bucket(
+    activations: ArrayLike, buckets: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What each query opens in a table of one bucket: every recall is reached by that."""
+    count = len(read_activations(activations, buckets))
+    return np.zeros((count, 1), np.int32), np.ones(count, np.int32)
+
+
 def check_recall(probe: Any, where: Any) -> None:
     """Refuse what does not go together with a recall."""
     if probe is not None or where is not None:
@@ -671,6 +681,9 @@ def opened_for_recall(
     It warns where the calibration is old, unless that is told otherwise.
     """
     check_recall(probe, where)
+    if table.buckets == 1:
+        read_recall(recall)
+        return only_bucket(activations, 1)
     notes = table.notes()
     found = required_calibration(noted_calibration(notes))
     if warn:
