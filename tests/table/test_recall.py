@@ -19,6 +19,7 @@ from flowhash.errors import InputError, OldCalibrationWarning
 from flowhash.table.recall_calibration import (
     RecallCalibration,
     exponential_sum,
+    holds_enough,
     open_buckets,
 )
 from tests.table.test_search import make_codes
@@ -420,3 +421,19 @@ def test_what_was_found_once_is_found_again(data: Any) -> None:
 @functools.cache
 def filled_calibration() -> RecallCalibration:
     return filled().calibrate(*worlds(1, 300)[::-1], tops=(1, 4, 12))
+
+
+def test_items_in_two_opened_buckets_are_not_counted_twice() -> None:
+    loads = np.array([50, 50, 60, 60])
+
+    def enough(order: list[list[int]], opened: list[int], active: int, at_least: int) -> bool:
+        lines = np.array(order, np.int32), np.array(opened, np.int32)
+        return holds_enough(loads, *lines, active, at_least)
+
+    assert enough([[0, 1]], [2], 1, 100)
+    assert not enough([[0, 1]], [2], 1, 101)
+    assert enough([[0, 1]], [2], 2, 50)
+    assert not enough([[0, 1]], [2], 2, 51)  # the same fifty may be in both
+    assert enough([[0, 1], [2, -1]], [2, 1], 1, 60)
+    assert not enough([[0, 1], [2, -1]], [2, 1], 1, 61)  # what is not opened does not count
+    assert not enough([[0, 1], [2, -1]], [2, 1], 2, 60)
