@@ -197,6 +197,37 @@ def join_planes(typing_context: Any, high: Any, low: Any) -> Any:
     return numba.types.float32(numba.types.uint16, numba.types.uint16), generate
 
 
+# Adding 1.5 · 2^52 to a float64 rounds it to a whole number, which its last bits then are. The
+# flag keeps a filter kernel from taking the sum apart again.
+ROUNDER, STRICT = 1.5 * 2.0**52, ("nnan",)
+
+
+@_instruction
+def whole_part(typing_context: Any, value: Any) -> Any:
+    """The whole number that is nearest to a float64 of at most 2^51, neither of them NaN."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rounder = ir.Constant(ir.DoubleType(), ROUNDER)
+        shifted = builder.fadd(arguments[0], rounder, flags=STRICT)
+        return builder.fsub(shifted, rounder, flags=STRICT)
+
+    return numba.types.float64(numba.types.float64), generate
+
+
+@_instruction
+def two_to(typing_context: Any, power: Any) -> Any:
+    """2^power, of a whole number from -1022 to 1023 as a float64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        rounder = ir.Constant(ir.DoubleType(), ROUNDER)
+        shifted = builder.fadd(arguments[0], rounder, flags=STRICT)
+        bits = builder.shl(builder.bitcast(shifted, word), word(52))
+        return builder.bitcast(builder.add(bits, word(1023 << 52)), ir.DoubleType())
+
+    return numba.types.float64(numba.types.float64), generate
+
+
 def _fetch(context: Any, builder: Any, place: Any) -> Any:
     """Call the processor's instruction for it: to be read, and soon."""
     pointer = builder.bitcast(place, ir.IntType(8).as_pointer())

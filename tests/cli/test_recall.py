@@ -13,6 +13,7 @@ import pytest
 from flowhash import HashTable
 from flowhash.bulk import read_answers
 from flowhash.encoder import Encoder
+from flowhash.table import open_buckets
 from tests.cli.commands import COMMAND, run
 from tests.encoder.encoders import DIM, make
 
@@ -55,7 +56,11 @@ def test_a_recall_is_asked_for_after_calibration(folder: Path) -> None:
     done = run(COMMAND, "calibrate", "x.table", "known.npy", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout)
-    assert (facts["items"], facts["stored"], facts["tops"]) == (ITEMS, False, [1, 10, 100])
+    assert (facts["items"], facts["stored"], facts["tops"]) == (
+        ITEMS,
+        False,
+        [1, 5, 10, 20, 50, 100],
+    )
     assert facts["queries"] == ASKED - ASKED // 5
     shares = [cost["scanned"] for cost in facts["expected"]]
     assert shares == sorted(shares)
@@ -97,14 +102,50 @@ def test_stored_items_are_drawn_where_no_queries_are_given(folder: Path) -> None
     refused = run(COMMAND, "search", "x.table", "others.npy", "--recall", "0.9", cwd=folder)
     assert refused.returncode == 2
     assert "up to 5 neighbours" in refused.stderr
-    stored = run(COMMAND, "search", "x.table", "id:3", "--recall", "0.9", cwd=folder)
-    assert stored.returncode == 2
-    assert "--recall" in stored.stderr
     both = run(
         COMMAND, "search", "x.table", "others.npy", "--recall", "0.9", "--probe", "2", cwd=folder
     )
     assert both.returncode == 2
     assert "recall came together with probe" in both.stderr
+
+
+def test_a_stored_item_asks_for_a_recall_where_the_encoder_takes_its_embedding(
+    folder: Path, tmp_path: Path
+) -> None:
+    done = run(COMMAND, "calibrate", "x.table", "known.npy", "-q", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    words = ("id:3", "others.npy", "id:1200", "--top", "4", "--recall", "0.97", "--json")
+    done = run(COMMAND, "search", "x.table", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    answers = json.loads(done.stdout)["answers"]
+    assert len(answers) == 102
+    with HashTable.open(folder / "x.table") as table:
+        known = table.calibration
+        assert known is not None
+        for item, answer in ((3, answers[0]), (1200, answers[-1])):
+            embedding = table[item].embedding[None]
+            made = Encoder.load(folder / "encoder").encode_stored(embedding)
+            order, opened = open_buckets(
+                made.activations, table.bucket_loads(), known.temperature, known.threshold(0.97, 4)
+            )
+            assert answer["opened"] == order[0, : opened[0]].tolist()
+            hits = table.search(order, embedding, 5, probe=opened)
+            wanted = [each for each in hits.ids[0].tolist() if each != item][:4]
+            assert [hit["id"] for hit in answer["hits"]] == wanted
+    further = run(COMMAND, "search", "x.table", "id:3", "--at-least", "50", cwd=folder)
+    assert further.returncode == 2
+    assert "give --recall, or give the item itself" in further.stderr
+    # Of a hash network that takes items, only the embedding is left.
+    make("linear").save(tmp_path / "encoder")
+    for line in (
+        ("index", "encoder", str(folder / "items.npy"), "--out", "y.table", "-q"),
+        ("calibrate", "y.table", str(folder / "known.npy"), "-q"),
+    ):
+        done = run(COMMAND, *line, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    refused = run(COMMAND, "search", "y.table", "id:3", "--recall", "0.9", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "of which only the embedding is kept" in refused.stderr
 
 
 def test_an_old_calibration_is_named_once(folder: Path) -> None:

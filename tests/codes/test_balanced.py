@@ -308,6 +308,7 @@ def test_what_float32_cannot_hold_is_refused_without_a_warning() -> None:
         ({"buckets": 0}, "buckets is 0"),
         ({"buckets": 2.5}, "buckets is 2.5"),
         ({"largest": 0.9}, "largest is 0.9; expected a number from 1"),
+        ({"largest": None}, "largest is None; expected .*Leave it out for 1.05; .*clusters, 2$"),
         ({"largest": np.nan}, "largest is nan"),
         ({"largest": "2"}, "largest is '2'"),
         ({"largest": np.inf}, "largest is inf"),

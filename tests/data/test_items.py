@@ -27,6 +27,13 @@ def test_what_is_taken_is_a_copy(tmp_path: Path) -> None:
         np.testing.assert_array_equal(array, np.arange(12).reshape(4, 3))
 
 
+def test_a_single_vector_is_no_array_of_items() -> None:
+    with pytest.raises(InputError, match=r"shape \(6,\).*\[n, dim\]. Store a single vector as one"):
+        ArrayItems(np.zeros(6, np.float32))
+    with pytest.raises(InputError, match=r"vectors of numbers \[n, dim\]$"):
+        ArrayItems(np.zeros((2, 3, 4), np.float32))
+
+
 def test_planes_become_pixels() -> None:
     planes = np.random.default_rng(0).integers(0, 256, (5, 3 * 4 * 6), np.uint8)
     taken = PlanarImages(planes, 4, 6).take(np.array([3, 1]))

@@ -233,7 +233,7 @@ HUGE[6, 1] = -1e300
     [
         (
             VECTORS[:, :3],
-            r"shape \(3, 3\) and dtype float32; expected vectors \[n, 4\], which this",
+            r"shape \(3, 3\) and dtype float32; expected vectors \[n, 4\], which this .* fit anew",
         ),
         (VECTORS[0], r"items has shape \(4,\); expected vectors .* items\[None\]"),
         (np.float32(3), "items has shape|items is a float32"),

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from flowhash.errors import InputError
-from flowhash.estimator.input_arrays import as_rows
+from flowhash.estimator.input_arrays import SHORTEST, as_rows, shorten_to_one
 from tests.estimator.clouds import clouds, quick
 
 
@@ -180,3 +180,15 @@ def test_arrays_that_are_ready_are_looked_at_all_the_same() -> None:
     named = quick().fit(pandas.DataFrame(rows, columns=list("abcdef")), labels)
     with pytest.warns(UserWarning, match="does not have valid feature names"):
         named.kneighbors(rows[:3])
+
+
+def test_rows_of_length_one_are_those_of_numpy() -> None:
+    for rows in (
+        np.random.default_rng(0).normal(0, 50, (40, 300)).astype(np.float32),
+        np.array([[3e38, 3e38], [1e-38, 0], [0, 0], [1, -1]], np.float32),
+    ):
+        wide = rows.astype(np.float64)
+        lengths = np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), SHORTEST)
+        made = np.empty_like(rows)
+        shorten_to_one(rows, made)
+        np.testing.assert_allclose(made, (wide / lengths).astype(np.float32), 1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from flowhash import FlowHasher
+from flowhash.encoder import Encoded, Encoder
 from flowhash.errors import InputError
+from flowhash.estimator import flow_hasher
+from flowhash.table import Hits
 
 METRICS = ("euclidean", "cosine", "inner")
 
@@ -195,3 +199,68 @@ def test_copies_and_more_active_buckets_are_not_both_taken() -> None:
         FlowHasher(copies=0.3, active=2, buckets=8, hidden=(), steps=5).fit(
             clouds(300), np.arange(300) % 3
         )
+
+
+def test_neighbours_of_all_items_and_of_many_queries_come_in_blocks(
+    fitted: tuple[FlowHasher, NDArray[np.float64], NDArray[np.float32]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hasher, _, queries = fitted
+    ways = {
+        "items": lambda: hasher.search(n_neighbors=6, recall=0.9),
+        "queries": lambda: hasher.search(queries, 6, recall=0.9, at_least=20),
+        "probe": lambda: hasher.search(n_neighbors=6, probe=3, at_least=9),
+    }
+    whole = {name: way() for name, way in ways.items()}
+    made = []
+    encode = Encoder.encode_stored
+
+    def counted(self: Encoder, rows: NDArray[np.float32], *more: str) -> Encoded:
+        made.append(len(rows))
+        return encode(self, rows, *more)
+
+    monkeypatch.setattr(Encoder, "encode_stored", counted)
+    monkeypatch.setattr(flow_hasher, "ACTIVATIONS_AT_ONCE", 300 * hasher.encoder_.buckets)
+    for name, way in ways.items():
+        for field in ("ids", "distances", "counts", "scanned", "opened"):
+            np.testing.assert_array_equal(getattr(way(), field), getattr(whole[name], field))
+    assert max(made) == 300
+    found = hasher.search(n_neighbors=6, recall=0.9).ids
+    assert (found != np.arange(4_000)[:, None]).all()
+
+
+def test_few_items_have_one_bucket_that_reaches_any_recall() -> None:
+    hasher = FlowHasher(random_state=0).fit(clouds(30))
+    found = hasher.search(clouds(3, 1), 4, recall=0.99)
+    assert (found.scanned == 30).all()
+    assert recall(found.ids, distances("euclidean", clouds(3, 1), clouds(30))) == 1
+
+
+def test_score_wants_a_fit_with_labels() -> None:
+    hasher = FlowHasher(random_state=0).fit(clouds(300))
+    for labels in ((), (None,), (np.zeros(3),)):
+        with pytest.raises(InputError, match=r"fitted without; fit with labels, or see .*recall=1"):
+            hasher.score(clouds(3), *labels)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_single_queries_find_what_they_find_together_in_many_threads(metric: str) -> None:
+    hasher = FlowHasher(metric=metric, n_neighbors=10, random_state=0).fit(clouds(4_000))
+    queries = clouds(200, 3)
+    together = hasher.search(queries, recall=0.9)
+    far, near = hasher.kneighbors(queries, recall=0.9)
+
+    def ask(row: int) -> tuple[Hits, NDArray[np.float64], NDArray[np.int64]]:
+        some = queries[row : row + 1]
+        return hasher.search(some, recall=0.9), *hasher.kneighbors(some, recall=0.9)
+
+    with ThreadPoolExecutor(8) as pool:
+        for row, (hits, apart, ids) in enumerate(pool.map(ask, range(200))):
+            # The last bits of activations may differ: hardly ever does a bucket more or less.
+            assert abs(int(hits.opened[0]) - int(together.opened[row])) <= 1
+            if hits.opened[0] == together.opened[row]:
+                assert hits.ids[0].tolist() == together.ids[row].tolist()
+                np.testing.assert_array_equal(hits.distances[0], together.distances[row])
+                assert hits.scanned[0] == together.scanned[row]
+            assert ids[0].tolist() == near[row].tolist()
+            np.testing.assert_array_equal(apart[0], far[row])

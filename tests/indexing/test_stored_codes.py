@@ -177,9 +177,20 @@ def test_labelled_buckets_drop_the_rule_for_second_ones_when_they_are_adapted() 
     with encoder.create_table(active=encoder.active + 1) as table:
         encoder.add(table, items_of("mlp", 90))
         table.note(SECOND_NOTE, {"threshold": 1.0, "gain": 1.0, "sharpness": 1.0, "rates": [1.0]})
-        adapt_table(table, encoder)
+        said: list[str] = []
+        adapted = adapt_table(table, encoder, say=said.append).encoder
         assert SECOND_NOTE not in table.notes()
         assert table.stats().mean_active == encoder.active
+        assert said == []  # no item had a second one
+        more = {item: [*table[item].code, 7] for item in table if 7 not in table[item].code}
+        codes = np.array(list(more.values()), np.int32)
+        vectors = np.stack([table[item].embedding for item in more])
+        table.add(codes, vectors, list(more))
+        adapt_table(table, adapted, say=said.append)
+        assert table.stats().mean_active == encoder.active
+        [line] = said
+        assert "second buckets that items had are gone" in line
+        assert "flowhash calibrate --copies" in line
 
 
 def test_copies_are_refused_where_they_mean_nothing_and_are_a_part_of_the_record(

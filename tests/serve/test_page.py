@@ -232,6 +232,24 @@ def test_a_stored_item_asks_for_a_recall_where_the_encoder_takes_it(opened, site
     assert "recall=0.97" in watched.page.url  # as the other links keep how to search
 
 
+def test_links_of_stored_items_follow_the_recall_that_is_chosen(opened) -> None:
+    watched = opened("own")
+    page = watched.page
+    watched.until("document.querySelectorAll('#sample > li').length > 0")
+    links = "[...document.querySelectorAll('#sample > li > a')].map(each => each.hash)"
+    before = page.evaluate(links)
+    assert before
+    assert not any("recall" in link for link in before)
+    page.select_option("#recall", "0.9")
+    watched.until("location.hash.includes('recall=0.9')")
+    page.evaluate("window.drawn = document.querySelector('#sample > li')")
+    assert all("recall=0.9" in link for link in page.evaluate(links))
+    page.select_option("#recall", "")
+    watched.until("!location.hash.includes('recall')")
+    assert page.evaluate(links) == before
+    assert page.evaluate("window.drawn === document.querySelector('#sample > li')")  # not anew
+
+
 @pytest.mark.parametrize(
     ("name", "fragment", "reason"),
     [

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from flowhash.encoder import Encoder
 from flowhash.serve import create_app
 from flowhash.serve.search_executor import SearchQuery
-from flowhash.table import HashTable, Hits, open_buckets
+from flowhash.table import RECALL_TOPS, HashTable, Hits, open_buckets
 from tests.encoder.encoders import DIM, items_of, make
 from tests.serve.conftest import Servers
 from tests.serve.servers import (
@@ -260,7 +260,7 @@ def test_figures_say_what_a_recall_takes(calibrated: list[Server], servers: Serv
         assert (shown["changed"], shown["old"]) == (0, False)
         assert shown["highest"] == pytest.approx(1 - 1 / 321)
         assert [(cost["top"], cost["recall"]) for cost in shown["expected"]] == [
-            (top, recall) for top in (1, 10, 100) for recall in (0.8, 0.9, 0.95, 0.99)
+            (top, recall) for top in RECALL_TOPS for recall in (0.8, 0.9, 0.95, 0.99)
         ]
         for cost in shown["expected"]:
             share, opened = known.expected(cost["recall"], cost["top"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logsumexp
 
 from flowhash import HashTable
 from flowhash.cli.output import in_words
 from flowhash.errors import InputError, OldCalibrationWarning
-from flowhash.table.recall_calibration import RecallCalibration, open_buckets
+from flowhash.table.recall_calibration import (
+    RecallCalibration,
+    exponential_sum,
+    holds_enough,
+    open_buckets,
+)
 from tests.table.test_search import make_codes
 
 BUCKETS, DIM, ITEMS = 48, 8, 4_000
@@ -334,3 +340,100 @@ def test_a_table_that_is_emptied_meanwhile_is_named(
     monkeypatch.setattr(table, "bucket_loads", emptied)
     with pytest.raises(InputError, match="the table is empty"):
         getattr(table, what)(activations, queries)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 1.0, 30.0, 1e4, 1e30]))
+def test_sums_of_exponentials_are_those_of_scipy(seed: int, spread: float) -> None:
+    generator = np.random.default_rng(seed)
+    values = generator.normal(0, spread, int(generator.integers(1, 70)))
+    largest = float(values.max())
+    found = largest + np.log(exponential_sum(values, largest))
+    assert found == pytest.approx(logsumexp(values), rel=1e-13, abs=1e-12)
+
+
+@pytest.mark.parametrize("active", [1, 2])
+@pytest.mark.parametrize("at_least", [1, 60, 250, 3_000])
+def test_at_least_opens_further_buckets_in_the_order_of_their_worth(
+    active: int, at_least: int
+) -> None:
+    table = filled(active)
+    found = table.calibrate(*worlds(1, 300)[::-1])
+    queries, activations = worlds(3, 30)
+    order, opened = open_buckets(
+        activations, table.bucket_loads(), found.temperature, found.threshold(0.9, 10), True
+    )
+    wanted = table.search(order, queries, 10, probe=opened, at_least=at_least)
+    hits = table.search(activations, queries, 10, recall=0.9, at_least=at_least)
+    assert (hits.scanned >= at_least).all()
+    for name in ("ids", "distances", "counts", "scanned", "opened"):
+        np.testing.assert_array_equal(getattr(hits, name), getattr(wanted, name))
+        for query in range(30):
+            some = slice(query, query + 1)
+            lone = table.search(activations[some], queries[some], 10, recall=0.9, at_least=at_least)
+            np.testing.assert_array_equal(getattr(lone, name), getattr(wanted, name)[some])
+    with pytest.raises(InputError, match="at_least is 0; expected a whole number from 1"):
+        table.search(activations, queries, 10, recall=0.9, at_least=0)
+
+
+@pytest.mark.parametrize("items", [1, 30, 400])
+def test_one_bucket_reaches_every_recall_without_a_calibration(items: int) -> None:
+    table = HashTable.create(buckets=1, dim=DIM)
+    queries = worlds(2, 5)[0]
+    table.add(np.zeros((items, 1), np.int32), worlds(0, items)[0])
+    ones = np.zeros((5, 1), np.float32)
+    wanted = table.search(np.zeros((5, 1), np.int32), queries, 7)
+    for recall, at_least in ((0.5, None), (0.999, None), (1, None), (0.9, 3), (0.9, 10_000)):
+        hits = table.search(ones, queries, 7, recall=recall, at_least=at_least)
+        assert hits.recall == recall
+        np.testing.assert_array_equal(hits.ids, wanted.ids)
+        assert (hits.scanned == items).all()
+    with pytest.raises(InputError, match="recall is 2; expected one number"):
+        table.search(ones, queries, 7, recall=2)
+    with pytest.raises(InputError, match="expected the network's outputs"):
+        table.search(np.zeros((5, 3), np.float32), queries, 7, recall=0.9)
+
+
+def test_between_two_calibrated_numbers_the_next_larger_one_keeps_the_promise() -> None:
+    table = filled()
+    known = table.calibrate(*worlds(1, 1_000)[::-1])
+    assert sorted(known.thresholds) == [1, 5, 10, 20, 50, 100]
+    for top, larger in ((2, 5), (11, 20), (12, 20), (21, 50), (51, 100)):
+        assert known.threshold(0.95, top) == known.threshold(0.95, larger)
+        reached, hits = realised(table, 0.95, top)
+        assert reached > 0.95 - 0.015
+        assert known.expected(0.95, top)[0] == pytest.approx(hits.scanned.mean() / ITEMS, rel=0.15)
+    assert known.expected(0.95, 11)[0] < known.expected(0.95, 100)[0]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_what_was_found_once_is_found_again(data: Any) -> None:
+    """However often and in whatever order thresholds and costs are asked for."""
+    known = filled_calibration()
+    recall = data.draw(st.sampled_from([0.5, 0.9, 0.95, 0.99, 1.0]))
+    top = data.draw(st.integers(1, 12))
+    fresh = RecallCalibration.from_json(json.loads(json.dumps(known.to_json())))
+    assert known.threshold(recall, top) == fresh.threshold(recall, top)
+    assert known.expected(recall, top) == fresh.expected(recall, top)
+
+
+@functools.cache
+def filled_calibration() -> RecallCalibration:
+    return filled().calibrate(*worlds(1, 300)[::-1], tops=(1, 4, 12))
+
+
+def test_items_in_two_opened_buckets_are_not_counted_twice() -> None:
+    loads = np.array([50, 50, 60, 60])
+
+    def enough(order: list[list[int]], opened: list[int], active: int, at_least: int) -> bool:
+        lines = np.array(order, np.int32), np.array(opened, np.int32)
+        return holds_enough(loads, *lines, active, at_least)
+
+    assert enough([[0, 1]], [2], 1, 100)
+    assert not enough([[0, 1]], [2], 1, 101)
+    assert enough([[0, 1]], [2], 2, 50)
+    assert not enough([[0, 1]], [2], 2, 51)  # the same fifty may be in both
+    assert enough([[0, 1], [2, -1]], [2, 1], 1, 60)
+    assert not enough([[0, 1], [2, -1]], [2, 1], 1, 61)  # what is not opened does not count
+    assert not enough([[0, 1], [2, -1]], [2, 1], 2, 60)

@@ -84,8 +84,8 @@ class Search:
         probe: int | NDArray[np.int32] = self.probe
         if self.recall is not None:
             state = state_of(opened.table)
-            order, probe = opened_in_state(
-                opened.table, state, order, self.recall, self.top, False, threads
+            order, probe, _ = opened_in_state(
+                opened.table, state, order, self.recall, self.top, None, threads
             )
         hits = opened.table.search(
             order, queries.take(queries.embeddings, rows), self.top, probe=probe, threads=threads
@@ -193,6 +193,8 @@ def _check_recall(table: StoredTable, recall: float, top: int, probe: int | None
     """Refuse a recall that the table cannot promise, before there is a folder."""
     check_recall(probe, None)
     with table.open() as opened:
+        if opened.buckets == 1:
+            return
         found = required_calibration(opened.calibration)
         found.threshold(recall, top)
         warn_if_old(found, changes_since(found, opened.notes(), len(opened)), 3)

@@ -133,7 +133,10 @@ def balanced_kmeans(
             f"X has {len(rows)} rows and buckets is {count}; expected at least one item a bucket"
         )
     if not _real(largest):
-        raise InputError(f"largest is {largest!r}; expected a number from 1")
+        raise InputError(
+            f"largest is {largest!r}; expected a number from 1. Leave it out for 1.05; without a "
+            f"limit give the number of clusters, {count}"
+        )
     if not 1 <= largest < math.inf:
         raise InputError(
             f"largest is {largest}; expected a number from 1: with less, not all items have room"

@@ -63,6 +63,11 @@ class ArrayItems:
             raise InputError(
                 f"items have shape {self.array.shape} and dtype {self.array.dtype}; expected "
                 "images uint8 [n, height, width, 3] or vectors of numbers [n, dim]"
+                + (
+                    ". Store a single vector as one row: array[None]"
+                    if self.array.ndim == 1
+                    else ""
+                )
             )
 
     def __len__(self) -> int:

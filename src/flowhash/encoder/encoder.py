@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
@@ -27,6 +28,7 @@ from flowhash.encoder.encoder_files import (
     write_encoder,
 )
 from flowhash.encoder.item_batches import count_of, in_batches
+from flowhash.encoder.linear_map import LinearMap
 from flowhash.engines import Engine, RemoteEngine, create_engine, is_address
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.model_files import described_by
@@ -42,6 +44,7 @@ from flowhash.table import HashTable, Hits, check_vectors
 
 BATCH = 500  # items that go through the networks at once
 ROWS = 8_192  # embeddings that go through the hash network at once
+ON_CPU = ("auto", "cpu")  # devices with which a few vectors stay on the CPU
 # What to do instead where a metric does not suit vectors that the encoder has moved.
 MOVED = {
     "cosine": "bring items and queries to length one and choose euclidean, which orders alike",
@@ -224,6 +227,26 @@ class Encoder:
         """How many numbers an embedding has."""
         return (self.base or self.hash).outputs
 
+    @cached_property
+    def keeps_vectors(self) -> bool:
+        """Whether it ranks by the vectors as the preprocessing leaves them."""
+        return self.base is not None and self.base.passes_through
+
+    @cached_property
+    def linear(self) -> LinearMap | None:
+        """What does the same for a few vectors without torch, where the networks are linear."""
+        return LinearMap.of(self.base, self.hash, self.preprocessing)
+
+    def encode_few(self, items: Any) -> Encoded | None:
+        """:meth:`encode` on the CPU for a few rows of float32 and linear networks; None for others.
+
+        Embeddings that are the vectors are the same to the last bit; of sums the last bits may be
+        others, as they may by torch in batches of another size.
+        """
+        if self.linear is None or (made := self.linear.encode(items)) is None:
+            return None
+        return Encoded(*made, self.active, self.fingerprint)
+
     @property
     def input_dim(self) -> int | None:
         """How many numbers a vector to encode has; None for images, or where nothing says so."""
@@ -253,6 +276,10 @@ class Encoder:
             InputError: items of another kind or shape than the encoder was trained on.
             StorageError: an image file cannot be read; the message names it.
         """
+        if device in ON_CPU and type(batch_size) is int and batch_size > 0:
+            few = self.encode_few(items)
+            if few is not None:
+                return few
         embeddings = [np.zeros((0, self.dim), np.float32)]
         activations = [np.zeros((0, self.buckets), np.float32)]
         for part in self.stream(items, batch_size, device, progress):
@@ -316,6 +343,10 @@ class Encoder:
         finite(rows, "embeddings")
         if self.base is None:  # the hash network's outputs are the embeddings
             return Encoded(rows, rows, self.active, self.fingerprint)
+        if self.takes_embeddings and device in ON_CPU and self.linear is not None:
+            found = self.linear.activations_of(rows)
+            if found is not None:
+                return Encoded(rows, found, self.active, self.fingerprint)
         if not self.takes_embeddings:
             raise InputError(
                 f"the hash network takes {self.preprocessing.kind}, not embeddings, so that no "

@@ -182,7 +182,8 @@ def _as_vectors(array: NDArray[Any], dim: int | None, start: int) -> NDArray[np.
     if not fits or array.dtype.kind not in "fiub":
         raise InputError(
             f"a batch has shape {array.shape} and dtype {array.dtype}; expected vectors "
-            f"[n, {'numbers' if dim is None else dim}], which this encoder was trained on"
+            f"[n, {'numbers' if dim is None else dim}], which this encoder was trained on. Make "
+            "them by the model that made the vectors of the training, or fit anew to these"
         )
     with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
         vectors = array.astype(np.float32, copy=False)

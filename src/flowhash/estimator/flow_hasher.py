@@ -64,6 +64,7 @@ from flowhash.table import MOST_BUCKETS, RECALL_TOPS, HashTable, Hits, draw_samp
 
 USUAL_RECALL = 0.95  # of kneighbors, without labels
 FEWEST_QUERIES = 50  # that a calibration takes
+ACTIVATIONS_AT_ONCE = 1 << 24  # 64 MB of queries' activations
 
 # Which of scikit-learn's checks do not pass, and why.
 EXPECTED_FAILED_CHECKS: dict[str, str] = {}
@@ -544,7 +545,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             [n, n_neighbors]; or the positions only.
         """
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
-        check_is_fitted(self)
+        self._check_fitted()
         whole_neighbours(wanted, self.n_samples_fit_, X is None)
         found = self.search(
             X, wanted, at_least=wanted, recall=self._usual_recall(recall, wanted, X is None)
@@ -615,7 +616,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         votes = np.where(found.ids >= 0, self._numbers[found.ids], -1)
         return self.classes_[commonest(votes)]
 
-    def score(self, X: Any, y: Any) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: N803
         """Pr@n_neighbors: the share of the queries' neighbours that have their label.
 
         Neighbours without a label count neither as right nor as wrong.
@@ -629,6 +630,12 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             ValueError: X or y cannot be used; y is text and fit saw numbers, or the other way.
         """
         check_is_fitted(self)
+        if not len(self.classes_):
+            raise InputError(
+                "score wants labels, by which neighbours are right or wrong, and this FlowHasher "
+                "was fitted without; fit with labels, or see what share of the neighbours of "
+                "kneighbors(X, recall=1) kneighbors(X) finds"
+            )
         ids = self.kneighbors(X, return_distance=False)
         labels, known = read_labels(self, y, len(ids))
         if not len(labels):
@@ -695,26 +702,43 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     def _search(self, X: Any, n_neighbors: int | None, **options: Any) -> Hits:  # noqa: N803
         """:meth:`search`, with any option of the table's."""
-        check_is_fitted(self)
+        self._check_fitted()
         check_unchanged(self.table_, self.n_samples_fit_)
         itself = X is None
-        if itself:
-            queries = self._stored_items()
-        else:
-            queries = self.encoder_.encode(self._items(X), ROWS, self.device)
         wanted = self.n_neighbors if n_neighbors is None else n_neighbors
         top = whole_neighbours(wanted, self.n_samples_fit_, itself)
-        spare = 1 if itself else 0
-        if options.get("at_least") is not None:
-            options["at_least"] += spare
-        found = search_encoded(self.table_, queries, top + spare, **options)
-        if itself:
-            # Query i is item i, which is neither found nor scanned. Where many items are the same
-            # as the query, it may not be among the nearest; then the last of them is left out, as
-            # scikit-learn does.
-            found = found.without(np.arange(len(found)))
+        if itself and options.get("at_least") is not None:
+            options["at_least"] += 1
+        rows = contents(self.table_, self.n_samples_fit_)[1] if itself else self._items(X)
+        # Activations of all queries at once may be larger than the table.
+        step = max(1, ACTIVATIONS_AT_ONCE // self.table_.buckets)
+        if len(rows) <= step:
+            found = self._search_rows(rows, 0, top, itself, options)
+        else:
+            found = Hits.concatenate([
+                self._search_rows(rows[start : start + step], start, top, itself, options)
+                for start in range(0, len(rows), step)
+            ])  # fmt: skip
         found.distances = self._distances(found.distances)
         return found
+
+    def _search_rows(
+        self, rows: NDArray[np.float32], first: int, top: int, itself: bool, options: dict[str, Any]
+    ) -> Hits:
+        """The hits of some queries, or of stored items from ``first`` on: of their embeddings."""
+        if not itself:
+            made = self.encoder_.encode(rows, ROWS, self.device)
+            return search_encoded(self.table_, made, top, **options)
+        found = search_encoded(self.table_, self._encoded(rows), top + 1, **options)
+        # Query i is item i, which is neither found nor scanned. Where many items are the same as
+        # the query, it may not be among the nearest; then the last of them is left out, as
+        # scikit-learn does.
+        return found.without(np.arange(first, first + len(rows)))
+
+    def _check_fitted(self) -> None:
+        """scikit-learn's check asks for all tags first, which takes as long as a search."""
+        if not self.__sklearn_is_fitted__():
+            check_is_fitted(self)
 
     def _usual_recall(self, recall: float | None, top: int, itself: bool) -> float | None:
         """What was asked for, or the parameter, or what a fit without labels promises."""
@@ -774,8 +798,7 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     def _distances(self, squares: NDArray[np.float32]) -> NDArray[Any]:
         """Distances in units of X from squared ones of embeddings, or from negative products."""
         wide = squares.astype(np.float64)
-        base = self.encoder_.base
-        if base is None or not base.passes_through:  # it ranks by something that was learned
+        if not self.encoder_.keeps_vectors:  # it ranks by something that was learned
             return np.sqrt(wide)
         wide *= float(self.encoder_.preprocessing.std) ** 2
         if self.effective_metric_ == "inner":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from flowhash.compile import kernel
 from flowhash.encoder import as_numpy
 from flowhash.errors import InputError
 
@@ -50,9 +51,22 @@ def read_items(estimator: Any, values: Any, *, reset: bool, unit: bool) -> NDArr
             'column of arrays. Give the column that has the embeddings, such as X["embedding"]'
         ) from error
     if unit:
-        lengths = np.linalg.norm(checked.astype(np.float64), axis=1, keepdims=True)
-        checked = (checked / np.maximum(lengths, SHORTEST)).astype(np.float32)
+        # Writable, because numba would compile the kernel once more for read-only arrays.
+        given, checked = np.require(checked, requirements=["C", "W"]), np.empty_like(checked)
+        shorten_to_one(given, checked)
     return checked
+
+
+@kernel
+def shorten_to_one(rows: NDArray[np.float32], made: NDArray[np.float32]) -> None:
+    """Write rows at length one, measured in float64; one that is all but zero stays so."""
+    for row in range(rows.shape[0]):
+        square = 0.0
+        for column in range(rows.shape[1]):
+            square += np.float64(rows[row, column]) ** 2
+        length = max(np.sqrt(square), SHORTEST)
+        for column in range(rows.shape[1]):
+            made[row, column] = rows[row, column] / length
 
 
 def _is_ready(estimator: Any, values: Any, reset: bool) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 FITTED_TO = "adaptation.json"  # in the new encoder's run: what it was fitted to
 ENCODER = "encoder"  # its folder in there, as in the run of a training
+SHARE_AGAIN = "flowhash calibrate --copies (in Python share_table)"
 METHOD = 3  # counts up where the same items give other buckets
 
 
@@ -81,7 +82,8 @@ def adapt_table(
         encoder: that made its codes.
         out: a new folder for the run with the new encoder; None, for a table in memory, saves none.
         copies: for a router: the share of the items with a second bucket, where that lets a recall
-            scan less; None tries 20 and 40 %.
+            scan less; None tries 20 and 40 %. Beside learned buckets it is refused; second ones
+            that are there are dropped, which ``say`` hears.
         seed: of the sample, or of all that is drawn for a router.
         device: for the codes.
         show: progress, on the error stream.
@@ -105,8 +107,8 @@ def adapt_table(
             f"copies is {copies}, and {_place(table)} "
             + ("has room for one bucket an item" if is_router(encoder) else "has learned buckets")
             + "; expected room for two, and vectors without labels. Leave copies out; in a table "
-            "made with active=2, flowhash calibrate --copies gives second buckets beside learned "
-            "ones"
+            f"made with active=2, {SHARE_AGAIN} gives second buckets beside learned ones, also "
+            "after adapt, which takes away those that there are"
         )
     folder = None if out is None else Path(out).expanduser()
     wanted = _record(table, encoder, seed, copies)
@@ -121,6 +123,11 @@ def adapt_table(
     else:
         adapted = _fitted(table, encoder, seed, show) if saved is None else saved
     notes: dict[str, Any] = {} if codes is not None else {SECOND_NOTE: None}
+    if codes is None and table.stats().mean_active > encoder.active:
+        say(
+            f"{_place(table)}: the second buckets that items had are gone, since learned buckets "
+            f"were fitted anew; {SHARE_AGAIN} gives them anew"
+        )
     if folder is not None:
         if saved is None:
             _save(adapted, folder, wanted, codes)

@@ -92,6 +92,9 @@ class QueryEncoder:
 
     def __call__(self, items: NDArray[np.float32] | NDArray[np.uint8]) -> Encoded:
         """Embeddings and activations of vectors [n, dim] or images [n, height, width, 3]."""
+        few = self.encoder.encode_few(items)
+        if few is not None:
+            return few
         self._tell_thread()
         torch, encoder = self._torch, self.encoder
         step = IMAGES_AT_ONCE if self.images else len(items)
@@ -110,6 +113,10 @@ class QueryEncoder:
         """Those of stored items [n, d], where the encoder takes their embeddings [n, dim]."""
         if self.encoder.base is None:
             return embeddings
+        if self.encoder.takes_embeddings and self.encoder.linear is not None:
+            few = self.encoder.linear.activations_of(np.array(embeddings))
+            if few is not None:
+                return few
         self._tell_thread()
         with self._torch.inference_mode():
             ready = self._torch.from_numpy(np.array(embeddings))  # a copy: torch wants to write
@@ -289,12 +296,14 @@ class SearchExecutor:
         times = []
         for _ in range(REPEATS if query.compare else 1):
             start = time.perf_counter()
-            order, probe = self._opening(query, state, asked)
+            order, probe, further = self._opening(query, state, asked)
             if isinstance(table, HashTable) and state is not None:
-                hits, places = _search_state(table, state, query, order, probe, embeddings, threads)
+                hits, places = _search_state(
+                    table, state, query, order, probe, further, embeddings, threads
+                )
             else:
                 hits = table.search(
-                    order, embeddings, query.wanted, probe=probe, at_least=query.at_least,
+                    order, embeddings, query.wanted, probe=probe, at_least=further,
                     threads=threads, payloads=query.payloads, buckets=query.payloads,
                 )  # fmt: skip
             times.append((time.perf_counter() - start) * 1e3)
@@ -310,14 +319,17 @@ class SearchExecutor:
 
     def _opening(
         self, query: SearchQuery, state: TableState | None, asked: NDArray[Any]
-    ) -> tuple[NDArray[np.int32], int | NDArray[np.int32] | None]:
-        """The buckets of each row in order, and how many of them are opened."""
+    ) -> tuple[NDArray[np.int32], int | NDArray[np.int32] | None, int | None]:
+        """The buckets of each row in order, how many of them are opened, and for how many items."""
         table, recall, further = self._table, query.recall, query.at_least
         if recall is None:
-            return asked, query.probe
+            return asked, query.probe, further
         if isinstance(table, HashTable) and state is not None:
-            return opened_in_state(table, state, asked, recall, query.top, further is not None)
-        return opened_for_recall(table, asked, recall, query.top, None, None, further, warn=False)
+            return opened_in_state(table, state, asked, recall, query.top, further)
+        order, opened = opened_for_recall(
+            table, asked, recall, query.top, None, None, further, warn=False
+        )
+        return order, opened, further
 
     def _find_everywhere(
         self, query: SearchQuery, embeddings: NDArray[np.float32]
@@ -445,6 +457,7 @@ def _search_state(
     query: SearchQuery,
     order: NDArray[np.int32],
     probe: int | NDArray[np.int32] | None,
+    further: int | None,
     embeddings: NDArray[np.float32],
     threads: int | None,
 ) -> tuple[Hits, NDArray[np.int64]]:
@@ -460,7 +473,7 @@ def _search_state(
     found = [
         search_state(
             table, state, order[start : start + step], embeddings[start : start + step],
-            query.wanted, at_least=query.at_least, threads=threads,
+            query.wanted, at_least=further, threads=threads,
             probe=probe if query.recall is None else probes[start : start + step],
         )
         for start in range(0, len(order), step)

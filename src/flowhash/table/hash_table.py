@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flowhash.argument_checks import plain_integer
+from flowhash.argument_checks import plain_integer, whole_number
 from flowhash.errors import DamagedFileError, InputError, LockedTableError, StorageError
 from flowhash.table import arguments, changes
 from flowhash.table.health_report import HealthReport, examine
@@ -31,8 +31,10 @@ from flowhash.table.recall_calibration import (
     changes_since,
     check_recall,
     counted_changes,
+    holds_enough,
     noted_calibration,
-    open_buckets,
+    only_bucket,
+    open_by_share,
     read_activations,
     read_recall,
     required_calibration,
@@ -291,7 +293,7 @@ class HashTable(SettingsProperties):
             at_least: open further buckets, in order, until so many items are found.
             recall: open as many as it takes to find this share of the ``top`` nearest of all items,
                 on average over queries like those of :meth:`calibrate`, which comes first. One
-                opens everything.
+                opens everything. A table of one bucket needs no calibration.
             where: ids that may be found: a list or set of ids, or a boolean array that has True at
                 the place of each (whole-number) id.
             threads: how many threads at the most; all cores by default.
@@ -308,10 +310,11 @@ class HashTable(SettingsProperties):
         if recall is not None:
             recall = read_recall(recall)
             check_recall(probe, where)
-            known = required_calibration(self.calibration)
-            warn_if_old(known, changes_since(known, self._known_notes, state.live), 2)
-            ordered_buckets, probe = self._opened_for(
-                state, ordered_buckets, recall, top, at_least is not None, threads
+            if self.buckets > 1:
+                known = required_calibration(self.calibration)
+                warn_if_old(known, changes_since(known, self._known_notes, state.live), 2)
+            ordered_buckets, probe, at_least = self._opened_for(
+                state, ordered_buckets, recall, top, at_least, threads
             )
         hits, places = self._search(
             state, ordered_buckets, queries, top, probe, at_least, where, threads
@@ -690,19 +693,25 @@ class HashTable(SettingsProperties):
         return hits, found.places
 
     def _opened_for(
-        self, state: TableState, activations: ArrayLike, recall: float, top: int, everything: bool,
-        threads: int | None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
-        """The buckets of each query in order, and how many of them a recall takes."""
-        found = required_calibration(self.calibration)
-        return open_buckets(
-            read_activations(activations, self.buckets),
-            self._searcher_of(state, None).loads,
-            found.temperature,
-            found.threshold(recall, top),
-            everything,
-            threads,
-        )
+        self, state: TableState, activations: ArrayLike, recall: float, top: int,
+        at_least: int | None, threads: int | None,
+    ) -> tuple[NDArray[np.int32], int | NDArray[np.int32], int | None]:  # fmt: skip
+        """The buckets of each query in order, and how many of them a recall takes: ``probe``.
+
+        And ``at_least``, or None where those hold so many items already: then no others follow.
+        """
+        if self.buckets == 1:
+            return *only_bucket(activations, 1), at_least
+        found, searcher = required_calibration(self.calibration), self._searcher_of(state, None)
+        made = read_activations(activations, self.buckets)
+        how = (made, searcher.shares, found.temperature, found.threshold(recall, top))
+        order, opened = open_by_share(*how, threads=threads)
+        if at_least is None or holds_enough(
+            searcher.loads, order, opened, self.active, whole_number("at_least", at_least, 1)
+        ):
+            # One number for one query: what is read of it is read quickly.
+            return order, int(opened[0]) if len(opened) == 1 else opened, None
+        return *open_by_share(*how, everything=True, threads=threads), at_least
 
     @property
     def _known_notes(self) -> dict[str, Any]:
@@ -823,13 +832,14 @@ def search_state(
 
 def opened_in_state(
     table: HashTable, state: TableState, activations: ArrayLike, recall: float, top: int,
-    everything: bool, threads: int | None = None,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:  # fmt: skip
-    """The buckets of each query in order, and how many of them a recall takes, in one state.
+    at_least: int | None, threads: int | None = None,
+) -> tuple[NDArray[np.int32], int | NDArray[np.int32], int | None]:  # fmt: skip
+    """The buckets of each query in order, how many of them a recall takes, in one state.
 
-    It does not warn where the calibration is old.
+    And ``at_least``, or None where those hold as many items. It does not warn where the calibration
+    is old.
     """
-    return table._opened_for(state, activations, recall, top, everything, threads)
+    return table._opened_for(state, activations, recall, top, at_least, threads)
 
 
 _tables: weakref.WeakSet[HashTable] = weakref.WeakSet()

@@ -14,14 +14,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from numbers import Real
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flowhash.argument_checks import numbers, whole_number
-from flowhash.compile import kernel, larger
+from flowhash.compile import filter_kernel, inner_kernel, kernel, larger, two_to, whole_part
 from flowhash.errors import Argument, InputError, OldCalibrationWarning
 from flowhash.table.ids import STRING, read_ids
 from flowhash.table.results import Hits
@@ -29,7 +30,9 @@ from flowhash.threads import in_shards
 
 RECALL_NOTE = "recall"  # the name of the table's note that keeps it
 CHANGES = "changed since recall was calibrated"  # of the note that counts items added and deleted
-RECALL_TOPS = (1, 10, 100)  # neighbours whose recall is calibrated, unless others are asked for
+# Neighbours whose recall is calibrated, unless others are asked for. Between two of them the larger
+# counts, so that they lie near each other.
+RECALL_TOPS = (1, 5, 10, 20, 50, 100)
 FEWEST = 50  # queries: with fewer not even a recall of 0.95 could be promised
 LEVELS = 256  # of missed neighbours that thresholds are kept for
 SCANS = 17  # thresholds for which it is kept how much is scanned
@@ -43,8 +46,12 @@ RECALLS = (0.8, 0.9, 0.95, 0.99)  # whose cost is told
 EMPTIED = "the table is empty, or was emptied meanwhile; add items first"
 ORDERS_AT_ONCE = 1 << 24  # buckets named to find the true neighbours of some queries
 LOOKED_UP = 1_000  # ids at once, to see whether they are in the table
+LN2 = math.log(2)
+INSERTION_SORTED = 64  # buckets that are sorted fastest by insertion
+MOST_KNOWN = 1_000  # thresholds that are kept once they were found
 COUNTED = 256  # queries whose unions of buckets are counted, with k > 1
 
+Found = TypeVar("Found")
 # Items scanned by queries, given their buckets in order [q, m] and how many they open [q].
 Scanned = Callable[[NDArray[np.int32], NDArray[np.int32]], NDArray[np.int64]]
 
@@ -131,6 +138,11 @@ class RecallCalibration:
         """The highest recall that so many queries can promise, below one."""
         return 1 - 1 / (self.queries + 1)
 
+    @cached_property
+    def _known(self) -> dict[tuple[str, float, int], Any]:
+        """What was found once: a single query, and a request, would notice the interpolation."""
+        return {}
+
     def threshold(self, recall: float, top: int) -> float:
         """The worth from which on buckets are opened; minus infinity opens all that have items.
 
@@ -143,6 +155,20 @@ class RecallCalibration:
             InputError: it cannot be promised; the message says what to do.
         """
         recall, top = read_recall(recall), whole_number("top", top, 1)
+        known: float = self._once("threshold", recall, top, self._threshold)
+        return known
+
+    def _once(
+        self, name: str, recall: float, top: int, find: Callable[[float, int], Found]
+    ) -> Found:
+        found: Found | None = self._known.get((name, recall, top))
+        if found is None:
+            found = find(recall, top)
+            if len(self._known) < MOST_KNOWN:
+                self._known[name, recall, top] = found
+        return found
+
+    def _threshold(self, recall: float, top: int) -> float:
         if recall == 1:
             return -math.inf
         larger = [known for known in sorted(self.thresholds) if known >= top]
@@ -171,6 +197,9 @@ class RecallCalibration:
         """
         if read_recall(recall) == 1:
             return 1.0, math.inf
+        return self._once("expected", recall, top, self._expected)
+
+    def _expected(self, recall: float, top: int) -> tuple[float, float]:
         threshold = max(self.threshold(recall, top), self.scan_thresholds[-1])
         rising = self.scan_thresholds[::-1]
         return (
@@ -224,9 +253,31 @@ def open_buckets(
     Returns:
         Buckets [q, m], -1 behind a query's last one, and how many of them are opened [q].
     """
+    return open_by_share(
+        activations, log_shares(loads), temperature, threshold, everything, threads
+    )
+
+
+def log_shares(loads: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The logarithm of each bucket's share of the items, minus infinity where it has none [d]."""
     with np.errstate(divide="ignore"):
-        shares = np.log(loads / max(1, loads.sum()))
+        shares: NDArray[np.float64] = np.log(loads / max(1, loads.sum()))
+    return shares
+
+
+def open_by_share(
+    activations: NDArray[np.float32],
+    shares: NDArray[np.float64],
+    temperature: float,
+    threshold: float,
+    everything: bool = False,
+    threads: int | None = None,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """:func:`open_buckets` where :func:`log_shares` are known [d]."""
     opened = np.empty(len(activations), np.int32)
+    if len(activations) == 1:  # whose list is all there is to lay out
+        line = list_worth(activations, shares, temperature, threshold, everything, opened)
+        return line.reshape(1, -1), opened
 
     def listed(start: int, stop: int) -> NDArray[np.int32]:
         return list_worth(
@@ -235,15 +286,33 @@ def open_buckets(
 
     found = in_shards(listed, len(activations), threads)
     if everything:
-        return np.concatenate(found).reshape(len(activations), len(loads)), opened
-    if len(activations) == 1:  # whose list is all there is to lay out
-        return found[0][None], opened
+        return np.concatenate(found).reshape(len(activations), len(shares)), opened
     order = np.full((len(activations), opened.max(initial=1)), -1, np.int32)
     order[np.arange(order.shape[1]) < opened[:, None]] = np.concatenate(found)
     return order, opened
 
 
-@kernel
+@filter_kernel
+def exponential_sum(values: NDArray[np.float64], largest: float) -> float:
+    """The sum of e^(value - largest), to 13 digits or so; no value is above ``largest``.
+
+    Each is 2^k e^r with |r| up to ln 2 / 2, and e^r the first terms of its series: SIMD code, where
+    np.exp is called for one number after the other.
+    """
+    total = np.float64(0.0)
+    for place in range(values.shape[0]):
+        power = larger(values[place] - largest, -700.0)  # less than that is nothing
+        turns = whole_part(power * (1 / LN2))
+        r = power - turns * LN2
+        series = 1 / 362_880 + r * (1 / 3_628_800 + r * (1 / 39_916_800))
+        series = 1 / 720 + r * (1 / 5_040 + r * (1 / 40_320 + r * series))
+        series = 1 / 6 + r * (1 / 24 + r * (1 / 120 + r * series))
+        series = 1.0 + r * (1.0 + r * (1 / 2 + r * series))
+        total += series * two_to(turns)
+    return total
+
+
+@inner_kernel
 def bucket_worth(
     activations: NDArray[np.float32],
     query: int,
@@ -256,19 +325,17 @@ def bucket_worth(
     for bucket in range(worth.shape[0]):
         worth[bucket] = activations[query, bucket] / temperature
         largest = larger(largest, worth[bucket])
-    total = 0.0
+    normaliser = largest + np.log(exponential_sum(worth, largest))
+    most = -np.inf
     for bucket in range(worth.shape[0]):
-        total += np.exp(worth[bucket] - largest)
-    normaliser = largest + np.log(total)
-    best = 0
+        # A bucket without items, whose share is minus infinity, is worth nothing.
+        held = shares[bucket] > -np.inf
+        worth[bucket] = worth[bucket] - (normaliser + shares[bucket]) if held else -np.inf
+        most = larger(most, worth[bucket])
     for bucket in range(worth.shape[0]):
-        if shares[bucket] == -np.inf:
-            worth[bucket] = -np.inf
-        else:
-            worth[bucket] -= normaliser + shares[bucket]
-        if worth[bucket] > worth[best]:
-            best = bucket
-    return best
+        if worth[bucket] == most:
+            return bucket
+    return 0
 
 
 @kernel
@@ -309,12 +376,27 @@ def list_worth(
             longer = np.empty(2 * found.shape[0], np.int32)
             longer[:end] = found[:end]
             found = longer
-        # Ties in the order of their numbers.
-        sequence = np.argsort(-worth[chosen[:count]], kind="mergesort")
-        for turn in range(count):
-            found[end + turn] = chosen[sequence[turn]]
+        sort_by_worth(chosen[:count], worth, found[end : end + count])
         end += count
     return found[:end].copy()  # or all the room would be kept
+
+
+@kernel
+def sort_by_worth(
+    chosen: NDArray[np.int32], worth: NDArray[np.float64], found: NDArray[np.int32]
+) -> None:
+    """Write the chosen buckets, ascending, in the order of their worth; ties stay as they are."""
+    if len(chosen) > INSERTION_SORTED:
+        sequence = np.argsort(-worth[chosen], kind="mergesort")
+        for turn in range(len(chosen)):
+            found[turn] = chosen[sequence[turn]]
+        return
+    for filled in range(len(chosen)):
+        bucket, turn = chosen[filled], filled
+        while turn > 0 and worth[found[turn - 1]] < worth[bucket]:
+            found[turn] = found[turn - 1]
+            turn -= 1
+        found[turn] = bucket
 
 
 class CalibratedTable(Protocol):
@@ -406,6 +488,8 @@ def _read_tops(tops: Any) -> list[int]:
 
 def read_recall(value: Any) -> float:
     """A recall that is asked for, if it is one number above 0, up to 1."""
+    if type(value) is float and 0 < value <= 1:
+        return value
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
@@ -485,8 +569,35 @@ def true_neighbours(
     return Hits.concatenate(found)
 
 
+def holds_enough(
+    loads: NDArray[np.int64],
+    order: NDArray[np.int32],
+    opened: NDArray[np.int32],
+    active: int,
+    at_least: int,
+) -> bool:
+    """Whether the opened buckets of each query are sure to hold so many different items.
+
+    With k > 1 those of the fullest bucket are counted, since others may be in it, too.
+    """
+    held = loads[order]
+    if len(order) > 1:  # else the line ends where the query does
+        held[np.arange(order.shape[1]) >= opened[:, None]] = 0
+    most = held.sum(axis=1) if active == 1 else held.max(axis=1, initial=0)
+    return bool((most >= at_least).all())
+
+
 def read_activations(values: ArrayLike, buckets: int) -> NDArray[np.float32]:
     """Check activations of queries [q, d]."""
+    if (  # what single queries should be, without the detours
+        type(values) is np.ndarray
+        and values.dtype == np.float32
+        and values.ndim == 2
+        and values.shape[1] == buckets
+        and values.flags.carray
+        and np.isfinite(values).all()
+    ):
+        return values
     array = numbers(values, "activations")
     if array.ndim != 2 or array.shape[1] != buckets or array.dtype.kind != "f":
         raise InputError(
@@ -538,6 +649,14 @@ def warn_if_old(found: RecallCalibration, changed: int, level: int) -> None:
         )
 
 
+def only_bucket(
+    activations: ArrayLike, buckets: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """What each query opens in a table of one bucket: every recall is reached by that."""
+    count = len(read_activations(activations, buckets))
+    return np.zeros((count, 1), np.int32), np.ones(count, np.int32)
+
+
 def check_recall(probe: Any, where: Any) -> None:
     """Refuse what does not go together with a recall."""
     if probe is not None or where is not None:
@@ -562,6 +681,9 @@ def opened_for_recall(
     It warns where the calibration is old, unless that is told otherwise.
     """
     check_recall(probe, where)
+    if table.buckets == 1:
+        read_recall(recall)
+        return only_bucket(activations, 1)
     notes = table.notes()
     found = required_calibration(noted_calibration(notes))
     if warn:

@@ -51,7 +51,8 @@ def adapt(
 
     For tables with items of classes that training never saw. The buckets start at the trained ones.
     Where the encoder was fitted to vectors without labels, it learns anew in which buckets
-    neighbours lie, gives second buckets, and calibrates.
+    neighbours lie, gives second buckets, and calibrates. Otherwise calibration and second buckets
+    are dropped; `flowhash calibrate --copies` makes them anew.
     The new encoder is saved, then every item gets its new code, in one step; searches by others go
     on meanwhile. Stopped or killed, it leaves the table and its encoder as they were, and the same
     command goes on.

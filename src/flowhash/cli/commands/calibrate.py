@@ -45,7 +45,9 @@ def calibrate(
     top: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, help="Neighbours that will be asked for; may be given again. 1, 10 and 100."
+            min=1,
+            help="Neighbours that will be asked for; may be given again. 1, 5, 10, 20, 50 and 100 "
+            "if not given.",
         ),
     ] = None,
     copies: Annotated[

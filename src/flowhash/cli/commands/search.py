@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,8 +82,9 @@ def search(
     with engines.open_any(place) as stored:
         if not len(stored):
             raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")
-        further = at_least is not None or recall is not None or (probe or 0) > stored.active
-        ready = list(_queries(stored, place, encoder, queries, further, device))
+        further = (at_least is not None and recall is None) or (probe or 0) > stored.active
+        known = recall is not None, further
+        ready = list(_queries(stored, place, encoder, queries, known, device))
         if not ready:
             raise InputError(f"{', '.join(queries)} holds no query; give one or more rows")
         how = {"probe": probe, "at_least": at_least, "where": wanted, "recall": recall}
@@ -125,14 +126,16 @@ def _queries(
     place: str | Path,
     encoder: Path | None,
     texts: Sequence[str],
-    further: bool,
+    known: tuple[bool, bool],
     device: str,
 ) -> Iterator[EncodedQuery]:
+    """Each query; ``known`` says whether for a recall, and whether to open further buckets."""
     from flowhash.indexing import own_encoder
 
     found: Any = None
+    recall, further = known
     for text in texts:
-        if text.startswith(STORED):
+        if text.startswith(STORED) and not recall:
             yield _stored(table, text.removeprefix(STORED), further)
             continue
         if found is None:
@@ -143,6 +146,10 @@ def _queries(
                     "of `flowhash fit`"
                 )
             found = load_encoder(run)
+        if text.startswith(STORED):
+            query = _stored(table, text.removeprefix(STORED), further)
+            yield _routed(found, table, query, device)
+            continue
         yield from _encoded(found, table, text, device)
 
 
@@ -159,9 +166,9 @@ def _stored(table: BrowsedEngine, text: str, further: bool) -> EncodedQuery:
             ) from None
     if further:
         raise InputError(
-            f"--probe, --at-least and --recall open further buckets, but of a stored item only the "
-            f"{table.active} that it is in are known, not an order of all; leave them out, or give "
-            "the item itself"
+            f"--probe and --at-least open further buckets, but of a stored item only the "
+            f"{table.active} that it is in are known, not an order of all; leave them out, give "
+            "--recall, or give the item itself"
         )
     try:
         found = table[item]
@@ -169,6 +176,23 @@ def _stored(table: BrowsedEngine, text: str, further: bool) -> EncodedQuery:
         raise InputError(f"the table has no item {text}; look at the ids of other hits") from None
     name = plain_payload(found.payload).get(NAME) or text
     return EncodedQuery(f"item {name}", found.code, found.embedding, stored=item)
+
+
+def _routed(
+    encoder: Encoder, table: BrowsedEngine, query: EncodedQuery, device: str
+) -> EncodedQuery:
+    """A stored item with its activations, by which a recall opens buckets."""
+    from flowhash.encoder import check_table
+
+    check_table(encoder, table)
+    if not encoder.takes_embeddings:
+        raise InputError(
+            f"--recall came with {STORED}{query.stored}, of which only the embedding is kept, and "
+            f"the encoder takes {encoder.preprocessing.kind}; leave --recall out, or give the item "
+            "itself"
+        )
+    made = encoder.encode_stored(query.embedding[None], device)
+    return replace(query, activations=made.activations[0])
 
 
 def _encoded(

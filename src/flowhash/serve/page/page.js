@@ -50,6 +50,8 @@ function show(first = false) {
     else link.removeAttribute("aria-current");
   }
   VIEWS[view].show(site.values(), first);
+  // Cards that were drawn before say how to search as it was then.
+  for (const link of document.querySelectorAll("li.card[data-id] > a")) link.setAttribute("href", search.linkTo(link.parentElement.dataset.id));
 }
 
 async function readStats() {

@@ -156,6 +156,17 @@ def shards_of(
     return [(first, last) for first, last in pairwise(cuts) if first < last]
 
 
+@kernel
+def count_rows(offsets: NDArray[np.int64], order: NDArray[np.int32], probe: int) -> int:
+    """How many rows the first ``probe`` buckets of one query have; wrong buckets count nothing."""
+    rows = 0
+    for turn in range(min(probe, order.shape[1])):
+        bucket = order[0, turn]
+        if 0 <= bucket < offsets.shape[0] - 1:
+            rows += offsets[bucket + 1] - offsets[bucket]
+    return rows
+
+
 def pays_threads(work: int) -> bool:
     """Whether so many numbers to multiply are enough for two threads."""
     return work >= 2 * WORK_PER_THREAD

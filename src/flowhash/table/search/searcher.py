@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from flowhash.compile import kernel
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import METRICS, scale_queries
+from flowhash.table.recall_calibration import log_shares
 from flowhash.table.search.bucket_plan import (
     bucket_sizes,
+    count_rows,
     first_wrong_bucket,
     open_until,
     pair_few,
@@ -87,6 +89,11 @@ class Searcher:
         return bucket_sizes(self.settings, self.state, self.allowed)
 
     @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """The logarithm of each bucket's share of the allowed rows [d]."""
+        return log_shares(self.loads)
+
+    @cached_property
     def noted(self) -> NDArray[np.int64]:
         """Where the arrays of the only part are."""
         return note(self.state.parts[0].segment.arrays, self.allowed[0])
@@ -125,9 +132,7 @@ class Searcher:
         """Whether it is one query that opens some more buckets, which one thread scans."""
         if len(queries) != 1 or probe > SMALL_QUERY:
             return False
-        offsets = self.state.parts[0].segment.arrays.offsets
-        buckets = order[0, :probe].clip(0, len(offsets) - 2)  # wrong ones are refused later
-        rows = int((offsets[buckets + 1] - offsets[buckets]).sum())
+        rows = count_rows(self.state.parts[0].segment.arrays.offsets, order, probe)
         return threads == 1 or not pays_threads(rows * queries.shape[1])
 
     def _room(self, top: int) -> int:
