@@ -1,15 +1,18 @@
 """Claim: the hash table outruns FAISS on the same lists, and loses nothing.
 
-    python -m benchmarks.search.run [--rows 1000000] [--queries 10000] [--no-hnsw]
+    python -m benchmarks.search.run [--avx2] [--rows 1000000] [--queries 10000] [--no-hnsw]
 
 Everything runs in this process, turn by turn, two threads for everyone; medians of ratios. Needs
 the extra ``bench-search``. Most of the time goes to FAISS Flat and the building of hnswlib's graph.
+With ``--avx2`` a processor with AVX-512 plays one that has AVX2 only, for FAISS and BLAS, too; what
+either finds is kept in docs/results/search.json, and the page shows both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +24,7 @@ from typing import Any
 
 import faiss
 import numpy as np
+from faiss.contrib.big_batch_search import big_batch_search
 from numpy.typing import NDArray
 
 from benchmarks.measurement import in_turns, seconds
@@ -32,6 +36,12 @@ from flowhash.evaluate import add_to_lists, flat_index, list_index
 THREADS = 2  # as the room's __init__ says for FAISS
 TOP = 16
 ALONE = 500  # queries asked one by one
+PLAYED = {  # by a processor with AVX-512
+    "NUMBA_CPU_NAME": "haswell",
+    "NUMBA_CPU_FEATURES": "",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "FAISS_SIMD_LEVEL": "AVX2",
+}
 FRESH = """
 import sys, time
 begin = time.perf_counter()
@@ -89,6 +99,11 @@ class Peer:
             self.data.queries[part], TOP * self.data.active, self.opened[part], self.nearness[part]
         )
 
+    def search_big(self, part: slice) -> object:
+        """FAISS's call for large batches, which goes list by list and finds the lists itself."""
+        asked = self.data.queries[part]
+        return big_batch_search(self.index, asked, TOP, threaded=int(THREADS > 1))
+
     def search_itself(self, part: slice) -> tuple[NDArray[Any], NDArray[Any]]:
         """The usual call, in which FAISS finds the lists of a query with its own quantiser."""
         return self.index.search(self.data.queries[part], TOP)
@@ -134,40 +149,45 @@ def measure(data: Data, flat: dict[str, Any]) -> dict[str, Any]:
     row["suf"] = rows / float(hits.scanned.mean())
     row["recall"] = recall(hits.ids, flat["ids"])
 
-    def ours() -> object:
-        return table.search(data.order, data.queries, TOP, threads=THREADS)
-
+    ask, ours = asking(table, data)
     row["batch"] = turns(lambda: peer.search(everything), ours, 5 if data.active == 1 else 3)
     row["flat"] = flat["seconds"] / row["batch"]["ours"]
     row["queries"] = len(data.queries)
     if data.active == 1:
         row["batch_itself"] = turns(lambda: peer.search_itself(everything), ours, 5)
+        row["batch_big"] = turns(lambda: peer.search_big(everything), ours, 5)
 
-    def alone(search: Callable[[int], object]) -> Callable[[], object]:
-        chosen = np.random.default_rng(1).permutation(len(data.queries))[:ALONE].tolist()
-        return lambda: [search(query) for query in chosen]
-
-    def ask(query: int) -> object:
-        return table.search(
-            data.order[query : query + 1], data.queries[query : query + 1], TOP, threads=THREADS
-        )
-
-    theirs = alone(lambda query: peer.search(slice(query, query + 1)))
-    row["one"] = turns(theirs, alone(ask), 15, ALONE)
+    row["one"] = turns(alone(peer.search, data), ask, 15, ALONE)
     if data.active > 1:  # its time without the removal of copies, which is numpy's
-        raw = alone(lambda query: peer.search_raw(slice(query, query + 1)))
-        row["one_raw"] = turns(raw, alone(ask), 15, ALONE)
+        row["one_raw"] = turns(alone(peer.search_raw, data), ask, 15, ALONE)
         row["batch_raw"] = turns(lambda: peer.search_raw(everything), ours, 3)
     if data.active == 1:
-        itself = alone(lambda query: peer.search_itself(slice(query, query + 1)))
-        row["one_itself"] = turns(itself, alone(ask), 15, ALONE)
+        row["one_itself"] = turns(alone(peer.search_itself, data), ask, 15, ALONE)
     row["memory"] = table.stats().bytes / data.vectors.nbytes
-    row["disk"] = on_disk(data)
+    row["disk"], row["mapped"] = on_disk(data, table)
     return row
 
 
-def on_disk(data: Data) -> dict[str, float]:
-    """The table in a folder: size, and how fast a fresh process opens and searches it."""
+def asking(table: HashTable, data: Data) -> tuple[Callable[[], object], Callable[[], object]]:
+    """One query a call, and the whole batch."""
+
+    def search(part: slice) -> object:
+        return table.search(data.order[part], data.queries[part], TOP, threads=THREADS)
+
+    return alone(search, data), lambda: search(slice(None))
+
+
+def alone(search: Callable[[slice], object], data: Data) -> Callable[[], object]:
+    """Calls of a search, each with one of the same queries."""
+    chosen = np.random.default_rng(1).permutation(len(data.queries))[:ALONE].tolist()
+    return lambda: [search(slice(query, query + 1)) for query in chosen]
+
+
+def on_disk(data: Data, in_memory: HashTable) -> tuple[dict[str, float], dict[str, float]]:
+    """The table in a folder: size, how fast a fresh process opens and searches it; and its time.
+
+    That is how much longer searches of the mapped file take than those in memory.
+    """
     folder = Path(tempfile.mkdtemp())
     try:
         path = folder / "table"
@@ -183,13 +203,19 @@ def on_disk(data: Data) -> dict[str, float]:
         for _ in range(6):  # the first one warms the compile cache
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             times.append([float(word) for word in done.stdout.split()])
-        return {
+        fresh = {
             "size": size / data.vectors.nbytes,
             "add": adding,
             "open": median([time[0] for time in times[1:]]),
             "first": median([time[1] for time in times[1:]]),
             "import": median([time[2] for time in times[1:]]),
         }
+        with HashTable.open(path) as mapped:
+            (one, batch), (here, together) = asking(mapped, data), asking(in_memory, data)
+            times_on_disk = {
+                "one": turns(one, here, 15)["ratio"], "batch": turns(batch, together, 3)["ratio"]
+            }  # fmt: skip
+        return fresh, times_on_disk
     finally:
         shutil.rmtree(folder)
 
@@ -243,7 +269,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--no-hnsw", action="store_true")
+    parser.add_argument("--avx2", action="store_true", help="play a processor without AVX-512")
     options = parser.parse_args()
+    if options.avx2 and os.environ.get("NUMBA_CPU_NAME") != PLAYED["NUMBA_CPU_NAME"]:
+        # Libraries read it when they are loaded: begin anew.
+        words = [sys.executable, "-m", "benchmarks.search.run", *sys.argv[1:]]
+        caches = os.environ.get("NUMBA_CACHE_DIR", str(Path(tempfile.gettempdir()) / "numba"))
+        os.execve(
+            sys.executable, words, os.environ | PLAYED | {"NUMBA_CACHE_DIR": f"{caches}-avx2"}
+        )
     faiss.omp_set_num_threads(THREADS)
     results = []
     sets = [clustered(options.rows, options.queries, (1, 2, 3)), glove(options.queries, (1, 2, 3))]
@@ -255,7 +289,7 @@ def main() -> None:
         results += rows
     print(json.dumps(results, indent=1))
     complete = options.rows == 1_000_000 and options.queries == 10_000 and not options.no_hnsw
-    write_report(results, THREADS, complete)
+    write_report(results, THREADS, options.avx2, complete)
 
 
 if __name__ == "__main__":

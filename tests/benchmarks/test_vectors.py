@@ -5,6 +5,7 @@ Tiny data, so that the figures mean nothing: only that they belong to what was a
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from benchmarks.vectors import (
     data as vectors,
     fit,
     page,
+    peers,
     run,
     timing,
 )
@@ -44,18 +46,50 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lists_tell_what_faiss_finds_and_scans(small: vectors.Vectors) -> None:
     truth = vectors.nearest(small)
     for lists in vectors.all_lists(small, truth, 0):
-        index = timing.InvertedLists(small, lists)
+        kinds = [
+            peers.InvertedLists(small, [lists]),
+            peers.InvertedLists(small, [lists], preassigned=True),
+            peers.BigBatch(small, [lists]),
+        ]
         for recall in (0.8, 0.97, 1.0):
-            _, search = index.at(recall)
-            found: Any = search(small.test)
-            probe = index.index.nprobe
-            reached = vectors.found_of(found[1], truth).mean()
-            # Ties and rounding at the border of a list may move single items.
-            assert reached == pytest.approx(lists.recalls[probe - 1], abs=2e-3)
-            assert reached >= recall - 2e-3
+            probe = lists.probe(recall)
+            for peer in kinds:
+                [(words, search)] = peer.at(recall)
+                assert words.startswith(f"{probe} of {lists.lists} lists")
+                found: Any = search(small.test)
+                reached = vectors.found_of(found[1], truth).mean()
+                # Ties and rounding at the border of a list may move single items.
+                assert reached == pytest.approx(lists.recalls[probe - 1], abs=2e-3)
+                assert reached >= recall - 2e-3
             assert probe == 1 or lists.recalls[probe - 2] < recall  # with one less it is not
         assert lists.shares[-1] == pytest.approx(1)
         assert lists.hardest(0.9) < lists.recalls[lists.probe(0.9) - 1]
+
+
+@pytest.mark.parametrize("kind", ["FastScan", "HnswLib", "USearch", "ScaNN"])
+def test_a_peer_reaches_the_recall_with_the_least_effort(
+    small: vectors.Vectors, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "SCANNED_LISTS", (LISTS,))
+    monkeypatch.setattr(peers, "LEAVES", (50,))
+    truth = vectors.nearest(small)
+    try:
+        peer = getattr(peers, kind)(small, truth)
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    ways = list(peer.at(0.9))
+    assert ways
+    for _, search in ways:
+        ids = np.asarray(search(small.test)).astype(np.int64)
+        assert vectors.found_of(ids, truth).mean() >= 0.9
+        *known, effort = search.args
+        less = functools.partial(search.func, *known, effort - 1)
+        if effort > 1 and kind in ("FastScan", "ScaNN"):  # fewer candidates than hits are none
+            fewer = np.asarray(less(small.test)).astype(np.int64)
+            assert vectors.found_of(fewer, truth).mean() < 0.9
+        alone = np.asarray(search(small.test[:1])).reshape(1, -1)
+        assert alone.shape == (1, vectors.TOP)
+    assert not list(peer.at(1.01))
 
 
 @pytest.mark.usefixtures("few")
@@ -78,13 +112,18 @@ def test_the_parts_make_one_page(
             assert 0 < line["scanned"] < 1
     page.keep("recall/clouds", recall)
 
-    timed = timing.section(small, (1, 2), 5, 1, graphs=False)
+    monkeypatch.setattr(timing, "all_peers", lambda data, _, lists: [
+        peers.InvertedLists(data, lists), peers.BigBatch(data, lists),
+    ])  # fmt: skip
+    *_, timed = timing.section(small, (1, 2), 5, 1)
     for row in timed["rows"]:
-        for kind in ("batch", "one"):
-            assert set(row[kind]["seconds"]) == {*row[kind]["faster"], "IVFFlat"}
+        others = {"batch": {"IVFFlat", "big_batch_search"}, "one": {"IVFFlat"}}
+        for kind, names in others.items():
+            assert set(row[kind]["seconds"]) == {*row[kind]["faster"], *names}
             assert min(row[kind]["seconds"].values()) > 0
-    assert [each["threads"] for each in timed["profiles"]] == 2 * [1, 1, 2, 2]
-    page.keep("timing", timed)
+    assert [each["threads"] for each in timed["profiles"]] == [1, 1, 2, 2]
+    page.keep("timing/clouds", timed)
+    assert (tmp_path / "vectors-time.png").stat().st_size > 10_000
 
     known = json.loads((tmp_path / "vectors.json").read_text())
     known["fit/glove"] = {"machine": "m", "runs": [_process(300, 2e9), _process(300, 4e9)]}
