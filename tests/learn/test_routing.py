@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
 from flowhash.learn import fit_vectors, share_items
-from flowhash.learn.routing.fit_vectors import RECALLS, _Asked, bucket_count
+from flowhash.learn.routing import fit_vectors as fit_module
+from flowhash.learn.routing.fit_vectors import RECALLS, _Asked, _Lists, _parts, bucket_count
 from flowhash.learn.routing.neighbour_graph import NEIGHBOURS, centre_scores, neighbour_graph
 from flowhash.learn.routing.neighbour_router import (
     NeighbourRouter,
@@ -186,6 +189,38 @@ def test_fewer_are_scanned_than_by_k_means_and_the_choice_is_the_cheapest_of_its
     assert found.trials[-1].cost < 0.9 * found.trials[0].cost
     assert len(found.held_out) == 500
     assert found.codes[:, 0].min() >= 0
+
+
+def test_neighbours_are_looked_for_where_other_ones_are_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Searched in the buckets themselves, those that second buckets are for would be missing."""
+    rows = clouds(6_000, dim=16, middles=1)  # where many neighbours are in far buckets
+    votes: list[_Asked] = []
+    used = fit_module._voted
+
+    def voted(activations: Any, near: _Asked, *rest: Any) -> Any:
+        votes.append(near)
+        return used(activations, near, *rest)
+
+    monkeypatch.setattr(fit_module, "_voted", voted)
+    fit_vectors(rows, 256, copies=0.2)
+    lists = _Lists.fitted(rows, 256, False, 0, False)
+    learn = _parts(len(rows), 0)[0][::7]
+    own = lists.ask(rows[learn], learn).neighbours
+    true = lists.ask(rows[learn], learn, everything=True).neighbours
+    missed = ~(true[:, :, None] == own[:, None]).any(axis=2)
+    found = (true[:, :, None] == votes[0].neighbours[::7][:, None]).any(axis=2)
+    assert missed.mean() > 0.02
+    assert found[missed].mean() > 0.5
+
+
+def test_a_router_between_two_says_what_lies_between() -> None:
+    one, other, rows = a_router(5, 8, 0), a_router(5, 8, 1), clouds(20)
+    for part in (0.0, 0.25, 1.0):
+        expected = (1 - part) * one.activations(rows) + part * other.activations(rows)
+        found = one.towards(other, part).activations(rows)
+        assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_copies_are_as_many_as_asked_for() -> None:

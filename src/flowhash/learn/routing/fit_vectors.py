@@ -1,7 +1,8 @@
 """``fit_vectors``: buckets of vectors that nobody labelled, for a recall that is asked for.
 
 k-means gives each item its first bucket; a router learns in which buckets neighbours lie; some
-items get a second bucket where queries would miss them, and the router learns again. Items that
+items get a second bucket where queries would miss them, and the router learns again. Neighbours are
+looked for in lists of another k-means, which miss others than those buckets do. Items that
 the router did not learn from as queries choose: a step is kept only if they are found with fewer
 comparisons. ``share_items`` gives second buckets beside learned ones, by the same choice.
 """
@@ -45,6 +46,10 @@ from flowhash.table import draw_sample
 
 RECALLS = (0.9, 0.95, 0.99)  # at which ways are compared
 MORE_ITEMS, CENTRE_ROUNDS = 4, 30  # times the items that `adapt` fits centres to; its rounds
+COARSER = 4  # times fewer lists, in which neighbours are looked for
+# How far the router goes when it learns again. Who voted finds its neighbours more easily than
+# other queries do: all the way, it would rely on that.
+LEARNED_AGAIN = 0.25
 COPIES = (0.2, 0.4)  # shares of items with a second bucket that are tried
 LEAST_ITEMS = 1_000  # below it one bucket holds everything
 LEAST_HELD_OUT, HELD_OUT, MOST_HELD_OUT = 500, 0.05, 2_000  # that choose; as many calibrate
@@ -173,16 +178,18 @@ def fit_vectors(
     lists = _Lists.fitted(vectors, count, inner, seed, show)
     learn, choose, held_out = _parts(len(vectors), seed)
     own = queries is None or len(queries) < ENOUGH_QUERIES
-    near = lists.ask(vectors[learn], learn, show=show) if own else None
+    # Second buckets are for neighbours that these lists miss, so others have to find them.
+    others = _Lists.fitted(vectors, max(1, count // COARSER), inner, seed, show)
+    near = others.ask(vectors[learn], learn, show=show) if own else None
     if queries is not None:
         learn, choose, held_out = _parts(len(queries), seed)
-        theirs = lists.ask(queries[learn], show=show)
+        theirs = others.ask(queries[learn], show=show)
         near = theirs if near is None else near.and_also(theirs)
     assert near is not None
     if queries is None:
-        judge = lists.ask(vectors[choose], choose, everything=True, show=show)
+        judge = others.ask(vectors[choose], choose, everything=True, show=show)
     else:
-        judge = lists.ask(queries[choose], everything=True, show=show)
+        judge = others.ask(queries[choose], everything=True, show=show)
     homes, first = lists.homes, lists.homes[:, None]
     start = router_at_centres(lists.centres, near.vectors, near.neighbours, homes, inner)
     if count == 1 or not len(choose):
@@ -190,19 +197,22 @@ def fit_vectors(
     chosen = start, first, judge.trial("centres and a threshold", start.activations, first, count)
     trials = [judge.fixed_probe(lists), chosen[2]]
 
-    def improve(name: str, begin: NeighbourRouter, codes: NDArray[np.int32]) -> None:
+    def learned(begin: NeighbourRouter, codes: NDArray[np.int32]) -> NeighbourRouter:
+        return train_router(begin, near.vectors, near.neighbours, codes, seed=seed, show=show)
+
+    def judged(name: str, made: NeighbourRouter, codes: NDArray[np.int32]) -> None:
         nonlocal chosen
-        made = train_router(begin, near.vectors, near.neighbours, codes, seed=seed, show=show)
         trials.append(judge.trial(name, made.activations, codes, count))
         if trials[-1].cost < chosen[2].cost:
             chosen = made, codes, trials[-1]
 
-    improve("a trained router", start, first)
+    judged("a trained router", learned(start, first), first)
     router = chosen[0]
     if copies is None or copies > 0:
         second = _voted(router.activations, near, judge, homes, count, show)
         for share in COPIES if copies is None else (copies,):
-            improve(_name(share), router, second.codes(homes, share))
+            codes = second.codes(homes, share)
+            judged(_name(share), router.towards(learned(router, codes), LEARNED_AGAIN), codes)
     router, codes, best = chosen
     _tell(trials, best, say)
     rule = _rule(router.activations, near, judge, vectors, codes, count)
@@ -243,7 +253,8 @@ def share_items(
     if buckets == 1 or not len(choose):
         return ItemBuckets(first, None, held_out, [])
     # Neighbours are looked for in lists of their own: learned buckets may keep them apart.
-    lists = _Lists.fitted(vectors, bucket_count(len(vectors)), inner, seed, show)
+    coarse = max(1, bucket_count(len(vectors)) // COARSER)
+    lists = _Lists.fitted(vectors, coarse, inner, seed, show)
     near = lists.ask(vectors[learn], learn, taken[learn], show=show)
     judge = lists.ask(vectors[choose], choose, taken[choose], everything=True, show=show)
     some = slice(None, None, sharpest_step(len(learn)))

@@ -10,7 +10,7 @@ from flowhash.progress_bars import items_bar
 from flowhash.table import HashTable
 
 NEIGHBOURS = 10  # of each item, whose buckets the router learns
-OPENED = 16  # one of so many buckets is opened to find them
+OPENED = 8  # one of so many buckets is opened to find them
 LEAST_OPENED = 8
 BLOCK = 8_192  # queries at once
 
@@ -45,7 +45,7 @@ def neighbour_graph(
         queries: what is asked with [q, dim].
         own: which items these are, each searched among the others [q]; None where they are none.
         inner: whether the nearest are those with the largest inner product.
-        everything: search all items, not only the nearest sixteenth of the buckets.
+        everything: search all items, not only the nearest eighth of the buckets.
         show: a bar with the time left, on the error stream.
     """
     metric = "inner" if inner else "euclidean"

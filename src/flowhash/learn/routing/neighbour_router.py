@@ -40,6 +40,12 @@ class NeighbourRouter:
         made += self.biases
         return made
 
+    def towards(self, other: NeighbourRouter, part: float) -> NeighbourRouter:
+        """A router between both: this one at 0, the other at 1."""
+        weights = self.weights + np.float32(part) * (other.weights - self.weights)
+        biases = self.biases + np.float32(part) * (other.biases - self.biases)
+        return NeighbourRouter(weights, biases)
+
 
 def router_at_centres(
     centres: NDArray[np.float32],
