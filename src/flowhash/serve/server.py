@@ -40,6 +40,7 @@ BUFFER = 1 << 14  # bytes that may wait in a connection although its answer coun
 LOOK = 1.0  # seconds between two looks
 DESCRIPTORS = 1 << 16  # open files that are enough
 WAITING, WORKING, SENDING = "waiting", "working", "sending"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 AUTHORITY = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
@@ -222,6 +223,8 @@ class Connection(HttpToolsProtocol):
             if found[1].lower() not in names:
                 self.headers.append((b"host", found[1]))
         super().on_headers_complete()
+        if self.parser.get_method() != b"HEAD":  # whose head has nothing to wait for
+            self.cycle.transport = _AnswerTransport(self.transport)  # type: ignore[assignment]
 
     def look(self, now: float, send: float) -> None:
         """End the connection if it has been doing the same for too long."""
@@ -271,6 +274,32 @@ class Connection(HttpToolsProtocol):
         lines = [b"HTTP/1.1 503 Service Unavailable", *(b": ".join(line) for line in headers)]
         self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + bytes(response.body))
         self.transport.close()
+
+
+class _AnswerTransport:
+    """The transport of one answer, whose head is sent with the beginning of its body.
+
+    uvicorn writes them one by one, each a packet of its own that wakes the client: a fifth of what
+    the event loop does for a search.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.is_closing, self.close = transport.is_closing, transport.close
+
+    def write(self, data: bytes) -> None:
+        """Send, but for the head, which stays until what follows it comes."""
+        if self._head is None:
+            if data == CONTINUE:
+                self._transport.write(data)
+            else:
+                self._head = data
+        elif self._head:
+            self._transport.write(self._head + data)
+            self._head = b""
+        else:
+            self._transport.write(data)
 
 
 def room_for_connections(wanted: int) -> tuple[int, int]:
