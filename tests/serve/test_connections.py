@@ -373,8 +373,9 @@ def in_a_thread(most: int) -> Iterator[tuple[str, Metrics]]:
     from tests.serve.test_limits import small_table
 
     limits = ServeOptions(max_connections=most, idle_timeout=1e9, send_timeout=1e9)
-    connection = type("Limited", (Connection,), {"limits": limits})
     app = create_app(small_table())
+    own = {"limits": limits, "metrics": app.state.service.metrics}
+    connection = type("Limited", (Connection,), own)
     config = uvicorn.Config(app, port=0, log_level="warning", http=connection)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -416,6 +417,7 @@ def test_where_all_are_busy_further_connections_are_refused() -> None:
         answer = httpx.get(f"{url}health", timeout=PATIENCE)
         assert "1 connections" in message_of(answer, 503, "busy")
         assert answer.headers["retry-after"] == "1"
+        assert b'flowhash_refused_total{reason="connections"} 1.0' in metrics.text()
         busy.sendall(b"}")
         assert busy.recv(12) == b"HTTP/1.1 422"
 

@@ -30,6 +30,7 @@ from flowhash.serve.schemas.responses import (
     as_json,
 )
 from flowhash.serve.table_health import TableHealth
+from flowhash.serve.waiting_line import WaitingLine
 from flowhash.table import (
     ROW_BITS,
     ROW_MASK,
@@ -537,26 +538,32 @@ class QueryBatcher:
         work: answers a batch, in the thread: bytes or an exception for each.
         most: rows in a batch, unless one query alone has more.
         timeout: seconds until a query is given up.
+        max_wait: seconds that a query may expect to wait for its batch.
         name: of the thread.
     """
 
-    def __init__(self, work: Work, most: int, timeout: float, name: str) -> None:
+    def __init__(self, work: Work, most: int, timeout: float, max_wait: float, name: str) -> None:
+        self.line = WaitingLine(max_wait)
         self._work = work
         self._most = most
         self._timeout = timeout
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._groups: OrderedDict[Hashable, deque[Waiting]] = OrderedDict()
+        self._rows = 0
         self._running = False
 
     async def ask(self, query: SearchQuery) -> bytes:
         """The answer to one query.
 
         Raises:
-            RequestError: 504 when it took too long; or what the work made of the query.
+            RequestError: 503 when it would wait too long, 504 when it took too long; or what the
+                work made of the query.
         """
+        self.line.check()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
         self._groups.setdefault(query.group, deque()).append((query, future))
+        self._waits(len(query))
         if not self._running:
             self._running = True
             loop.call_soon(self._start, loop)  # after the other requests of this moment
@@ -580,13 +587,19 @@ class QueryBatcher:
                 )
             )
 
+    def _waits(self, rows: int) -> None:
+        """Count rows that wait; one that comes now goes with the next batch that is not full."""
+        self._rows += rows
+        self.line.ahead = self._rows // self._most + max(0, len(self._groups) - 1)
+
     def _start(self, loop: asyncio.AbstractEventLoop) -> None:
         batch = self._next()
         if not batch:
             self._running = False
             return
         job = loop.run_in_executor(self._pool, self._work, [query for query, _ in batch])
-        job.add_done_callback(lambda done: self._finish(loop, batch, done))
+        begun = loop.time()
+        job.add_done_callback(lambda done: self._finish(loop, batch, begun, done))
 
     def _next(self) -> list[Waiting]:
         """Queries of the group that waits longest; those that gave up are left out."""
@@ -596,6 +609,7 @@ class QueryBatcher:
             group, waiting = self._groups.popitem(last=False)
             while waiting and (not batch or rows + len(waiting[0][0]) <= self._most):
                 query, future = waiting.popleft()
+                self._waits(-len(query))
                 if not future.done():
                     batch.append((query, future))
                     rows += len(query)
@@ -604,8 +618,15 @@ class QueryBatcher:
         return batch
 
     def _finish(
-        self, loop: asyncio.AbstractEventLoop, batch: list[Waiting], job: asyncio.Future[Any]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: list[Waiting],
+        begun: float,
+        job: asyncio.Future[Any],
     ) -> None:
+        # Here, not in the thread: what the loop reads and writes meanwhile holds up the line, too.
+        rows = sum(len(query) for query, _ in batch)
+        self.line.took(loop.time() - begun, max(1.0, rows / self._most))
         # Not raised here: its traceback would keep this frame, and with it the whole batch.
         error = asyncio.CancelledError() if job.cancelled() else job.exception()
         answers = job.result() if error is None else [error] * len(batch)
