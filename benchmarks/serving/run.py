@@ -1,7 +1,6 @@
 """Claim: one process on two cores answers 1,500 single-vector searches a second.
 
-With p99 below 50 ms up to 128 connections, and for those that are answered where more come than it
-can do.
+With p99 below 50 ms up to 128 connections; of more it refuses those that would wait too long.
 
     python -m benchmarks.serving.run [--rows 1000000] [--seconds 10] [--total 100000]
 
