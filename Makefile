@@ -86,7 +86,7 @@ bench-search: $(INSTALLED) ## the same for search: downloads hnswlib and GloVe, 
 bench-learning: $(INSTALLED) ## the same for learning: the gated distance, the solver's share, NIN
 	$(BIN)/python -m benchmarks.learning.run
 
-bench-serving: $(INSTALLED) ## the same for the server under load: a million items, wrk or a client of its own
+bench-serving: $(INSTALLED) ## the same for the server under load: a million items, up to a thousand connections
 	$(BIN)/python -m benchmarks.serving.run
 
 bench-estimator: $(INSTALLED) ## the same for FlowHasher: 50,000 vectors of 512 numbers

@@ -1,104 +1,152 @@
-"""Load for the serving benchmark: wrk, or a small asyncio client where wrk is missing."""
+"""Load for the serving benchmark: clients on one thread, each of which waits for its answer.
+
+They share the cores with the server, so that little is done for each request: some ten
+microseconds, about what tools in C need that run a script for each of theirs. Unlike those it tells
+answers from refusals.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import shutil
-import subprocess
+import gc
+import heapq
+import re
+import select
+import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-SCRIPT = """\
-local bodies = {}
-for line in io.lines("%s") do bodies[#bodies + 1] = line end
-local number = 0
-wrk.method = "POST"
-wrk.headers["Content-Type"] = "application/json"
-request = function()
-  number = number %% #bodies + 1
-  return wrk.format(nil, "/search", nil, bodies[number])
-end
-done = function(summary, latency, requests)
-  local faults = summary.errors
-  local all = faults.connect + faults.read + faults.write + faults.timeout + faults.status
-  io.write(string.format(
-    '\\n{"requests": %%d, "seconds": %%f, "errors": %%d, "p50": %%f, "p99": %%f, "worst": %%f}\\n',
-    summary.requests, summary.duration / 1e6, all,
-    latency:percentile(50) / 1e3, latency:percentile(99) / 1e3, latency.max / 1e3))
-end
-"""
+HEAD = (
+    b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+LENGTH = re.compile(rb"\r\ncontent-length: ([0-9]+)", re.IGNORECASE)
+RETRY = re.compile(rb"\r\nretry-after: ([0-9]+)", re.IGNORECASE)
+PIECE = 1 << 18
 
 
-@dataclass(frozen=True)
+@dataclass
 class Load:
-    """What a run came to; times in milliseconds."""
+    """What a run came to.
 
-    requests: int
-    seconds: float
-    errors: int
-    p50: float
-    p99: float
-    worst: float
+    Attributes:
+        seconds: that it took.
+        times: milliseconds of each request that was answered.
+        refusals: milliseconds of each that got 503 with Retry-After.
+        errors: whatever else came.
+        client: share of a core that the clients took.
+    """
+
+    seconds: float = 0.0
+    times: list[float] = field(default_factory=list)
+    refusals: list[float] = field(default_factory=list)
+    errors: int = 0
+    client: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        """That were answered."""
+        return len(self.times)
 
     @property
     def rate(self) -> float:
-        """Requests a second."""
+        """Answers a second."""
         return self.requests / self.seconds
 
+    @property
+    def refused(self) -> float:
+        """Share of all requests."""
+        return len(self.refusals) / max(1, self.requests + len(self.refusals))
 
-def generator() -> str:
-    """What drives the server."""
-    return "wrk, one thread" if shutil.which("wrk") else "a Python asyncio client (wrk is missing)"
+    @property
+    def p50(self) -> float:
+        """Milliseconds."""
+        return percentile(self.times, 50)
+
+    @property
+    def p99(self) -> float:
+        """Milliseconds."""
+        return percentile(self.times, 99)
+
+    @property
+    def worst(self) -> float:
+        """Milliseconds."""
+        return max(self.times, default=0.0)
 
 
-def drive(url: str, bodies: Path, connections: int, seconds: int) -> Load:
-    """Send the lines of ``bodies`` in turn over so many connections, for so many seconds."""
-    if shutil.which("wrk") is None:
-        return asyncio.run(
-            _drive_slowly(url, bodies.read_bytes().split(b"\n"), connections, seconds)
-        )
-    script = bodies.with_suffix(".lua")
-    script.write_text(SCRIPT % bodies)
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "20s", "-s"]
-    done = subprocess.run(
-        [*command, str(script), url], capture_output=True, text=True, timeout=seconds + 60,
-        check=True,
-    )  # fmt: skip
-    return Load(**json.loads(done.stdout.strip().splitlines()[-1]))
+def percentile(times: list[float], share: int) -> float:
+    """Of all times; 0 where there are none."""
+    return sorted(times)[len(times) * share // 100] if times else 0.0
 
 
-async def _drive_slowly(url: str, bodies: list[bytes], connections: int, seconds: int) -> Load:
-    times: list[float] = []
-    errors = 0
+def drive(url: str, bodies: Path, connections: int, seconds: float, patient: bool = True) -> Load:
+    """Send the lines of ``bodies`` in turn over so many connections, for so many seconds.
+
+    Args:
+        url: of the server.
+        bodies: a file, one body of a search a line.
+        connections: that are open all the time, each with one request at a time.
+        seconds: after which what is not answered does not count.
+        patient: a client that was refused waits as long as it was told; others ask at once again.
+    """
+    lines = bodies.read_bytes().splitlines()
+    requests = [HEAD % len(line) + line for line in lines]
     address = urlsplit(url)
-    end = time.perf_counter() + seconds
-
-    async def one(number: int) -> None:
-        nonlocal errors
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        while time.perf_counter() < end:
-            body = bodies[number % len(bodies)]
-            number += connections
-            start = time.perf_counter()
-            writer.write(
-                b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-            )
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            await reader.readexactly(length)
-            errors += not head.startswith(b"http/1.1 200")
-            times.append((time.perf_counter() - start) * 1e3)
-        writer.close()
-
-    begin = time.perf_counter()
-    await asyncio.gather(*(one(number) for number in range(connections)))
-    ordered = sorted(times)
-    count = len(ordered)
-    return Load(
-        count, time.perf_counter() - begin, errors, ordered[count // 2],
-        ordered[count * 99 // 100], ordered[-1],
-    )  # fmt: skip
+    assert address.hostname
+    load, received, sent = Load(), dict[int, bytes](), dict[int, float]()
+    sockets = {}
+    ready = select.epoll()
+    for _ in range(connections):
+        one = socket.create_connection((address.hostname, address.port))
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sockets[one.fileno()] = one
+        ready.register(one, select.EPOLLIN)
+    gc.disable()  # nothing here is a cycle, and a pause would count as the server's
+    begin, used = time.perf_counter(), time.thread_time()
+    end = begin + seconds
+    # Until when, and who: they come one after another, in the first tenth of the time.
+    asleep = [
+        (begin + seconds / 10 * number / connections, place) for number, place in enumerate(sockets)
+    ]
+    number = 0
+    while (now := time.perf_counter()) < end:
+        while asleep and asleep[0][0] <= now:
+            _, place = heapq.heappop(asleep)
+            sent[place] = time.perf_counter()
+            sockets[place].sendall(requests[number % len(requests)])
+            number += 1
+        wait = min(end, asleep[0][0] if asleep else end) - now
+        for place, _ in ready.poll(max(0.0, wait)):
+            answer = sockets[place].recv(PIECE)
+            if not answer:
+                raise SystemExit("the server closed a connection in use")
+            if place in received:
+                answer = received.pop(place) + answer
+            head, _, body = answer.partition(b"\r\n\r\n")
+            length = LENGTH.search(head)
+            if length is None or len(body) < int(length[1]):
+                received[place] = answer
+                continue
+            now = time.perf_counter()
+            taken = (now - sent[place]) * 1e3
+            told = RETRY.search(head)
+            if head.startswith(b"HTTP/1.1 200 "):
+                load.times.append(taken)
+            elif told is not None and head.startswith(b"HTTP/1.1 503 "):
+                load.refusals.append(taken)
+                if patient:
+                    heapq.heappush(asleep, (now + int(told[1]), place))
+                    continue
+            else:
+                load.errors += 1
+            sent[place] = now
+            sockets[place].sendall(requests[number % len(requests)])
+            number += 1
+    load.seconds = time.perf_counter() - begin
+    load.client = (time.thread_time() - used) / load.seconds
+    gc.enable()
+    ready.close()
+    for one in sockets.values():
+        one.close()
+    return load

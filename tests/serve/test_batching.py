@@ -56,7 +56,7 @@ def asked(echo: Echo, words: list[Word], most: int = 4, timeout: float = PATIENC
     """Ask all at once, let them go, and give back answers or exceptions."""
 
     async def all_of_them() -> list[Any]:
-        batcher = QueryBatcher(echo, most, timeout, "test")
+        batcher = QueryBatcher(echo, most, timeout, PATIENCE, "test")
         jobs = [asyncio.create_task(batcher.ask(word)) for word in words]
         await asyncio.sleep(0.05)
         echo.go.set()
@@ -106,7 +106,7 @@ def test_who_waits_too_long_is_told_and_not_searched() -> None:
     echo = Echo()
 
     async def late() -> list[Any]:
-        batcher = QueryBatcher(echo, 4, 0.1, "test")
+        batcher = QueryBatcher(echo, 4, 0.1, PATIENCE, "test")
         first = asyncio.create_task(batcher.ask(Word("first")))
         await asyncio.sleep(0.05)
         second = asyncio.create_task(batcher.ask(Word("second")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -372,8 +373,9 @@ def in_a_thread(most: int) -> Iterator[tuple[str, Metrics]]:
     from tests.serve.test_limits import small_table
 
     limits = ServeOptions(max_connections=most, idle_timeout=1e9, send_timeout=1e9)
-    connection = type("Limited", (Connection,), {"limits": limits})
     app = create_app(small_table())
+    own = {"limits": limits, "metrics": app.state.service.metrics}
+    connection = type("Limited", (Connection,), own)
     config = uvicorn.Config(app, port=0, log_level="warning", http=connection)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -415,8 +417,39 @@ def test_where_all_are_busy_further_connections_are_refused() -> None:
         answer = httpx.get(f"{url}health", timeout=PATIENCE)
         assert "1 connections" in message_of(answer, 503, "busy")
         assert answer.headers["retry-after"] == "1"
+        assert b'flowhash_refused_total{reason="connections"} 1.0' in metrics.text()
         busy.sendall(b"}")
         assert busy.recv(12) == b"HTTP/1.1 422"
+
+
+def test_head_and_beginning_of_an_answer_come_together(server: Server) -> None:
+    """Two packets would wake the client twice, and cost the server twice."""
+    with connect(server) as connection:
+        for _ in range(50):
+            connection.sendall(request(SMALL | {"payloads": False}))
+            answer = connection.recv(1 << 16)  # whatever has come
+            head, _, body = answer.partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+            assert len(json.loads(body)["answers"][0]["hits"]) == 3
+
+
+def test_a_head_that_nothing_follows_is_sent_at_once(server: Server) -> None:
+    """The answer to HEAD, also before another one, and to who asks whether to send a body."""
+    head = b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = head.replace(b"HEAD", b"GET").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+    with connect(server, head) as connection:
+        assert connection.recv(1 << 16).endswith(b"\r\n\r\n")
+        connection.sendall(head + last)
+        first, second, body = rest_of(connection).split(b"\r\n\r\n")
+        assert first.startswith(b"HTTP/1.1 200")
+        assert second.startswith(b"HTTP/1.1 200")
+        assert json.loads(body)["status"] == "ok"
+    head, body = request(SMALL).split(b"\r\n\r\n", 1)
+    with connect(server, head + b"\r\nExpect: 100-continue\r\n\r\n") as connection:
+        assert connection.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(12) == b"HTTP/1.1 200"
 
 
 @pytest.mark.slow

@@ -539,16 +539,18 @@ def test_too_many_requests_at_once_are_sent_away() -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             jobs = [asyncio.create_task(client.post("/search", json=GOOD)) for _ in range(5)]
             await asyncio.sleep(0.2)
-            health = await client.get("/health")
+            others = [await client.get("/health"), await client.get("/metrics")]
             go.set()
-            return [*(await asyncio.gather(*jobs)), health]
+            return [*(await asyncio.gather(*jobs)), *others]
 
-    *answers, health = finished(many())
+    *answers, health, metrics = finished(many())
     assert [answer.status_code for answer in answers] == [200] * 3 + [503] * 2
     assert health.status_code == 200
     for answer in answers[3:]:
         message_of(answer, 503, "busy")
         assert answer.headers["retry-after"] == "1"
+    assert 'flowhash_refused_total{reason="requests"} 2.0' in metrics.text
+    assert 'flowhash_refused_total{reason="wait"} 0.0' in metrics.text
 
 
 def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,6 +581,7 @@ def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> 
     assert [answer.status_code for answer in answers] == [200, 200, 503]
     message_of(answers[2], 503, "busy")
     assert app.state.service.metrics.held == 0
+    assert b'flowhash_refused_total{reason="memory"} 1.0' in app.state.service.metrics.text()
 
 
 @pytest.mark.parametrize(
@@ -586,7 +589,8 @@ def test_bodies_fill_the_memory_only_so_far(monkeypatch: pytest.MonkeyPatch) -> 
     [
         {"port": -1}, {"port": 70000}, {"port": "80"}, {"max_body": 0}, {"max_top": True},
         {"timeout": 0}, {"timeout": float("nan")}, {"max_answer": 0}, {"max_connections": 0.5},
-        {"send_timeout": -1}, {"idle_timeout": float("inf")}, {"threads": 0}, {"api_key": ""},
+        {"send_timeout": -1}, {"max_wait": 0},
+        {"idle_timeout": float("inf")}, {"threads": 0}, {"api_key": ""},
         {"api_key": " x"}, {"api_key": "ü"}, {"api_key": "a\nb"}, {"allowed_hosts": "example.com"},
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import reprlib
 import uuid
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ CODES = {
     503: "unavailable",
     504: "timeout",
 }
+REFUSALS = ("wait", "requests", "connections", "memory")  # what there may be too much of
 MEMBERS = ("constrained-int", "constrained-str", "int", "str")  # pydantic's names in a union
 STARTS = ("Input ", "Value error, ", "List ", "String ", "Dictionary ")
 
@@ -55,6 +57,7 @@ class RequestError(Exception):
         message: what came, what was expected, what to do.
         code: a word for programs; by default the status's.
         headers: of the answer.
+        refusal: where there is too much to do, of what; see ``REFUSALS``.
     """
 
     def __init__(
@@ -63,12 +66,14 @@ class RequestError(Exception):
         message: str,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
+        refusal: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.code = code or CODES.get(status, "error")
         self.headers = dict(headers or {})
+        self.refusal = refusal
 
     def response(self) -> Response:
         """The answer."""
@@ -89,9 +94,10 @@ def only_reads() -> RequestError:
     )
 
 
-def busy(message: str) -> RequestError:
-    """More than the server can do now."""
-    return RequestError(503, message, "busy", {"Retry-After": "1"})
+def busy(message: str, refusal: str, wait: float = 0.0) -> RequestError:
+    """More than the server can do now; ``wait`` are the seconds after which it can do more."""
+    seconds = max(1, math.ceil(wait))
+    return RequestError(503, message, "busy", {"Retry-After": str(seconds)}, refusal)
 
 
 def error_of(error: BaseException, scope: Scope) -> RequestError:

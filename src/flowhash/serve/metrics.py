@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,6 +16,7 @@ from prometheus_client import (
 )
 
 from flowhash import __version__
+from flowhash.serve.errors import REFUSALS
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -47,6 +48,12 @@ class Metrics:
         self._scanned = Counter(
             "flowhash_scanned_items", "Items that were compared with a query.", registry=registry
         )
+        self._refused = Counter(
+            "flowhash_refused", "Requests that got 503 because there was too much to do.",
+            ("reason",), registry=registry,
+        )  # fmt: skip
+        for reason in REFUSALS:
+            self._refused.labels(reason)  # those that have not been seen are 0
         self.running = 0  # requests
         self.held = 0  # bytes of their bodies
         self.connections: Sized = ()  # that are open, where the server is ours
@@ -73,6 +80,19 @@ class Metrics:
             self._answered[key] = kept
         kept[0].inc()
         kept[1].observe(seconds)
+
+    def refused(self, reason: str) -> None:
+        """Count one that was sent away; see ``REFUSALS``."""
+        self._refused.labels(reason).inc()
+
+    def watch(self, waits: Mapping[str, Callable[[], float]]) -> None:
+        """Show the seconds that one that comes now would wait, by the name of the line."""
+        shown = Gauge(
+            "flowhash_expected_wait_seconds", "Until what comes now would have its turn.",
+            ("line",), registry=self._registry,
+        )  # fmt: skip
+        for name, wait in waits.items():
+            shown.labels(name).set_function(wait)
 
     def searched(self, rows: int, scanned: int) -> None:
         """Count one batch of queries."""

@@ -51,12 +51,14 @@ class ServeOptions(RequestLimits):
         max_body: bytes of a request at the most.
         max_answer: bytes of an answer at the most. Four times as much may wait for clients that
             read slowly; further large answers get 503 then.
-        max_batch: vectors of one search, or items added at once, at the most; also how many queries
-            are searched together.
+        max_batch: vectors of one search, or items added at once, at the most; where it is below
+            64, also how many queries are searched together.
         max_top: hits of one query at the most.
         max_pixels: of an image that is sent.
         max_waiting: requests in work at the most, those whose client still reads the answer among
             them; further ones get 503. Never more than three quarters of the connections.
+        max_wait: seconds that a request may expect to wait for its turn, by what is before it and
+            how fast the last were done; one that would wait longer gets 503 at once.
         max_connections: that are open at the most; a further one closes the one that is idle for
             the longest time. Also never more than the system's limit of open files leaves room for.
         timeout: seconds that a request may take to arrive, and then to be answered.
@@ -82,6 +84,9 @@ class ServeOptions(RequestLimits):
     read_only: bool = _option(False, "No adding, no deleting.")
     open_browser: bool = _option(False, "Open the search page in a browser.")
     max_waiting: int = _option(1024, "Requests in work; others get 503.", LIMITS)
+    max_wait: float = _option(
+        1.0, "Seconds to wait for a turn; who would wait longer gets 503.", LIMITS
+    )
     max_connections: int = _option(
         2048, "Open connections; a further one closes the one idle for longest.", LIMITS
     )

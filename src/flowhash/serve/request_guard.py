@@ -9,7 +9,7 @@ import hmac
 import re
 import threading
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -49,11 +49,13 @@ class RequestGuard:
         metrics: Metrics,
         outbox: Outbox,
         health: TableHealth,
+        expected_wait: Callable[[], float],
     ) -> None:
         self.options = options
         self.metrics = metrics
         self.outbox = outbox
         self._health = health
+        self._expected_wait = expected_wait
         self._key = None if options.api_key is None else options.api_key.encode()
         self.see(writable)
         names = {name.lower() for name in options.allowed_hosts}
@@ -100,6 +102,8 @@ class RequestGuard:
                 if isinstance(error, DamagedFileError):
                     self._health.note(error)
                 answer = error_of(error, scope)
+                if answer.refusal:
+                    self.metrics.refused(answer.refusal)
                 if exchange.status:  # too late for another answer
                     raise
                 await answer.response()(scope, receive, exchange.send)
@@ -148,7 +152,9 @@ class RequestGuard:
         if self.metrics.running > self.options.max_waiting and scope["path"] not in ALWAYS:
             raise busy(
                 f"{self.options.max_waiting} requests are in work, as many as this server takes; "
-                "try again in a moment"
+                "try again after the seconds that Retry-After says",
+                "requests",
+                self._expected_wait(),
             )
         found: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
@@ -234,7 +240,9 @@ class Exchange:
             if self.held > self._most:
                 raise _too_large(self._most)
             if self._metrics.held > BODIES * self._most:
-                raise busy("the bodies of other requests fill the memory; try again in a moment")
+                raise busy(
+                    "the bodies of other requests fill the memory; try again in a moment", "memory"
+                )
         return message
 
     async def send(self, message: Message) -> None:
@@ -249,6 +257,8 @@ class Exchange:
                 self._outbox.take(len(body))
                 counted = len(body)
         except RequestError as error:
+            if error.refusal:
+                self._metrics.refused(error.refusal)
             response = error.response()
             body = response.body
             head["status"], head["headers"] = response.status_code, response.raw_headers
@@ -311,7 +321,8 @@ class Outbox:
             if self.held + size > ANSWERS * self.largest:
                 raise busy(
                     "large answers that other clients have not read yet fill the memory; try again "
-                    "in a moment, or ask for less"
+                    "in a moment, or ask for less",
+                    "memory",
                 )
             self.held += size
 

@@ -30,6 +30,7 @@ from flowhash.serve.schemas.responses import (
     as_json,
 )
 from flowhash.serve.table_health import TableHealth
+from flowhash.serve.waiting_line import WaitingLine
 from flowhash.table import (
     ROW_BITS,
     ROW_MASK,
@@ -530,36 +531,46 @@ class QueryBatcher:
     """One thread that answers concurrent queries together.
 
     While it works on one batch, the next gathers; whoever comes to an idle server is searched at
-    once. There is no waiting for company, and no batch is larger than what has come meanwhile. Used
-    from one event loop; all of its own state is touched there only.
+    once. There is no waiting for company, and no batch is larger than what has come meanwhile. The
+    thread takes the next batch itself: the event loop may have a thousand requests to read before
+    it would give one. Used from one event loop.
 
     Args:
         work: answers a batch, in the thread: bytes or an exception for each.
         most: rows in a batch, unless one query alone has more.
         timeout: seconds until a query is given up.
+        max_wait: seconds that a query may expect to wait for its batch.
         name: of the thread.
     """
 
-    def __init__(self, work: Work, most: int, timeout: float, name: str) -> None:
+    def __init__(self, work: Work, most: int, timeout: float, max_wait: float, name: str) -> None:
+        self.line = WaitingLine(max_wait)
         self._work = work
         self._most = most
         self._timeout = timeout
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._groups: OrderedDict[Hashable, deque[Waiting]] = OrderedDict()
+        self._lock = threading.Lock()  # of what follows
+        self._rows = 0
         self._running = False
+        self._closed = False
 
     async def ask(self, query: SearchQuery) -> bytes:
         """The answer to one query.
 
         Raises:
-            RequestError: 504 when it took too long; or what the work made of the query.
+            RequestError: 503 when it would wait too long, 504 when it took too long; or what the
+                work made of the query.
         """
+        self.line.check()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
-        self._groups.setdefault(query.group, deque()).append((query, future))
-        if not self._running:
-            self._running = True
-            loop.call_soon(self._start, loop)  # after the other requests of this moment
+        with self._lock:
+            self._groups.setdefault(query.group, deque()).append((query, future))
+            self._waits(len(query))
+            idle, self._running = not self._running, True
+        if idle:  # begin after the other requests of this moment
+            loop.call_soon(self._pool.submit, self._work_off, loop)
         timer = loop.call_later(self._timeout, self._expire, future)
         try:
             return await future
@@ -568,6 +579,7 @@ class QueryBatcher:
 
     def close(self) -> None:
         """Wait for the batch in work."""
+        self._closed = True
         self._pool.shutdown(wait=True)
 
     def _expire(self, future: asyncio.Future[bytes]) -> None:
@@ -580,13 +592,31 @@ class QueryBatcher:
                 )
             )
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
-        batch = self._next()
-        if not batch:
-            self._running = False
-            return
-        job = loop.run_in_executor(self._pool, self._work, [query for query, _ in batch])
-        job.add_done_callback(lambda done: self._finish(loop, batch, done))
+    def _waits(self, rows: int) -> None:
+        """Count rows that wait; one that comes now goes with the next batch that is not full."""
+        self._rows += rows
+        self.line.ahead = self._rows // self._most + max(0, len(self._groups) - 1)
+
+    def _work_off(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer batch after batch, in the thread, until nobody waits."""
+        while True:
+            with self._lock:
+                batch = [] if self._closed else self._next()
+                self._running = bool(batch)
+            if not batch:
+                return
+            begun = time.perf_counter()
+            answers = self._answers([query for query, _ in batch])
+            rows = sum(len(query) for query, _ in batch)
+            self.line.took(time.perf_counter() - begun, max(1.0, rows / self._most))
+            if not loop.is_closed():  # or the server was forced to stop
+                loop.call_soon_threadsafe(self._finish, batch, answers)
+
+    def _answers(self, queries: Sequence[SearchQuery]) -> Sequence[bytes | BaseException]:
+        try:
+            return self._work(queries)
+        except BaseException as error:
+            return [error] * len(queries)
 
     def _next(self) -> list[Waiting]:
         """Queries of the group that waits longest; those that gave up are left out."""
@@ -596,6 +626,7 @@ class QueryBatcher:
             group, waiting = self._groups.popitem(last=False)
             while waiting and (not batch or rows + len(waiting[0][0]) <= self._most):
                 query, future = waiting.popleft()
+                self._waits(-len(query))
                 if not future.done():
                     batch.append((query, future))
                     rows += len(query)
@@ -603,12 +634,7 @@ class QueryBatcher:
                 self._groups[group] = waiting  # at the end: the other groups come first
         return batch
 
-    def _finish(
-        self, loop: asyncio.AbstractEventLoop, batch: list[Waiting], job: asyncio.Future[Any]
-    ) -> None:
-        # Not raised here: its traceback would keep this frame, and with it the whole batch.
-        error = asyncio.CancelledError() if job.cancelled() else job.exception()
-        answers = job.result() if error is None else [error] * len(batch)
+    def _finish(self, batch: list[Waiting], answers: Sequence[bytes | BaseException]) -> None:
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():
                 continue
@@ -616,4 +642,3 @@ class QueryBatcher:
                 future.set_result(answer)
             else:
                 future.set_exception(answer)
-        self._start(loop)

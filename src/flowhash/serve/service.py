@@ -23,12 +23,14 @@ from flowhash.serve.request_body import number_rows
 from flowhash.serve.request_guard import Outbox, RequestGuard
 from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
+from flowhash.serve.waiting_line import WaitingLine, WorkerPool
 from flowhash.table import HashTable, Item, check_vectors, open_buckets, state_of
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
 READERS = 4  # threads for what is neither a search nor a write nor an image
+TOGETHER = 64  # queries of a batch; more gain nothing, and all wait until the last is done
 REFRESH = 1.0  # seconds
 NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
@@ -37,6 +39,9 @@ Result = TypeVar("Result")
 
 class Service:
     """What the routes work with.
+
+    Attributes:
+        lines: where requests wait for their turn; what would wait too long is refused there.
 
     Searches run in two threads: one for those that take well under a millisecond, one for images,
     for searches that open many buckets and for long answers, so that the latter never hold up the
@@ -63,23 +68,34 @@ class Service:
         self.outbox = Outbox(options.max_answer)
         self.health = TableHealth(table)
         self.metrics = Metrics(lambda: self.count() or 0, lambda: self.outbox.held)
-        self.guard = RequestGuard(options, table.writable, self.metrics, self.outbox, self.health)
+        self.guard = RequestGuard(
+            options, table.writable, self.metrics, self.outbox, self.health, self.expected_wait
+        )
         self.stats = table.stats  # which every table keeps until it changes
         # Other engines know of no damage that they could tell.
         self.noting = (self.health.met,) if isinstance(table, HashTable) else ()
         self.executor = SearchExecutor(
             table, self.query_encoder, self.metrics, options.threads, self.outbox, self.health
         )
-        limits = (options.max_batch, options.timeout)
+        limits = (min(options.max_batch, TOGETHER), options.timeout, options.max_wait)
         self._light = QueryBatcher(self.executor.batch, *limits, "flowhash-search")
         self._heavy = QueryBatcher(self.executor.batch, *limits, "flowhash-wide")
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="flowhash-read")
+        self._readers = WorkerPool(READERS, "flowhash-read", options.max_wait)
         # What reads many payloads does so one by one: together they would fill the memory.
-        self._browser = ThreadPoolExecutor(1, thread_name_prefix="flowhash-browse")
+        self._browser = WorkerPool(1, "flowhash-browse", options.max_wait)
         # Images have one thread of their own: a small file may take half a second to decode.
-        self._decoder = ThreadPoolExecutor(1, thread_name_prefix="flowhash-decode")
+        self._decoder = WorkerPool(1, "flowhash-decode", options.max_wait)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="flowhash-write")
         self._writing = asyncio.Lock()
+        self.lines = {
+            "search": self._light.line,
+            "wide": self._heavy.line,
+            "read": self._readers.line,
+            "browse": self._browser.line,
+            "decode": self._decoder.line,
+            "write": WaitingLine(options.max_wait),
+        }
+        self.metrics.watch({name: line.expected for name, line in self.lines.items()})
         self.document = b""  # the OpenAPI document, once it was asked for
         self.warm = False
         self.closing = False
@@ -243,11 +259,16 @@ class Service:
                 {"Retry-After": "1"},
             )
 
+    def expected_wait(self) -> float:
+        """Seconds until what comes now would have its turn in the slowest line."""
+        return max(line.expected() for line in self.lines.values())
+
     async def search(self, query: SearchQuery) -> bytes:
         """The answer to a query, together with others that came at the same time.
 
         Raises:
-            RequestError: 503 while the table's server is lost, 504 when it takes too long.
+            RequestError: 503 while the table's server is lost or where it would wait too long, 504
+                when it takes too long.
         """
         self.check_reachable()
         encoded = query.order is None and self.takes_images
@@ -258,10 +279,12 @@ class Service:
         """Run something that reads in a thread; what reads many payloads does so ``alone``.
 
         Raises:
-            RequestError: 503 while the table's server is lost, 504 when it takes too long.
+            RequestError: 503 while the table's server is lost or where it would wait too long, 504
+                when it takes too long.
         """
         self.check_reachable()
         pool = self._browser if alone else self._readers
+        pool.line.check()
         return await self._within(self.deadline(), pool, work)
 
     async def damaged(self) -> tuple[int, int]:
@@ -289,12 +312,11 @@ class Service:
         return asyncio.get_running_loop().time() + self.options.timeout
 
     async def _within(
-        self, deadline: float, pool: ThreadPoolExecutor, work: Callable[[], Result]
+        self, deadline: float, pool: WorkerPool, work: Callable[[], Result]
     ) -> Result:
-        loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(pool, work)
+        job = pool.submit(work)
         try:
-            return await asyncio.wait_for(job, deadline - loop.time())
+            return await asyncio.wait_for(job, deadline - asyncio.get_running_loop().time())
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise RequestError(
                 504, f"it took longer than {self.options.timeout:g} s; ask for less, or try again"
@@ -304,10 +326,14 @@ class Service:
         """Run something that writes, alone. Once begun it is waited for, however long it takes.
 
         Raises:
-            RequestError: 403 where the table's server refuses changes, 503 while it is lost, 504
-                when others wrote too long; nothing was changed then.
+            RequestError: 403 where the table's server refuses changes, 503 while it is lost or
+                where it would wait too long, 504 when others wrote too long; nothing was changed
+                then.
         """
         self.check_reachable()
+        line = self.lines["write"]
+        line.check()
+        line.ahead += 1
         try:
             await asyncio.wait_for(self._writing.acquire(), self.options.timeout)
         except (TimeoutError, asyncio.TimeoutError) as error:
@@ -316,13 +342,17 @@ class Service:
                 f"others were writing for {self.options.timeout:g} s; nothing was changed. Try "
                 "again, and send many items in one request",
             ) from error
+        finally:
+            line.ahead -= 1
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         try:
-            loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._writer, work)
         except ForbiddenError as error:
             LOG.warning("a change was refused: %s", error)
             raise only_reads() from error
         finally:
+            line.took(loop.time() - begun)
             self._writing.release()
 
     def warm_up(self) -> None:
@@ -365,11 +395,10 @@ class Service:
 
     async def keep_fresh(self) -> None:
         """Look for what others have written or permitted, about once a second, for ever."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(REFRESH)
             try:
-                await loop.run_in_executor(self._readers, self._refresh)
+                await self._readers.submit(self._refresh)
                 self.guard.see(self.table.writable)
                 if self.broken:
                     LOG.warning("the table can be read again")
@@ -397,8 +426,9 @@ class Service:
         self.closing = True
         self._light.close()
         self._heavy.close()
-        for pool in (self._readers, self._browser, self._decoder, self._writer):
-            pool.shutdown(wait=True)
+        for pool in (self._readers, self._browser, self._decoder):
+            pool.close()
+        self._writer.shutdown(wait=True)
 
 
 def service_of(request: Request) -> Service:

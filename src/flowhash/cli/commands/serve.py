@@ -48,6 +48,7 @@ def serve(
     max_top: Annotated[int, _setting("max_top")] = USUAL["max_top"],
     max_pixels: Annotated[int, _setting("max_pixels")] = USUAL["max_pixels"],
     max_waiting: Annotated[int, _setting("max_waiting")] = USUAL["max_waiting"],
+    max_wait: Annotated[float, _setting("max_wait")] = USUAL["max_wait"],
     max_connections: Annotated[int, _setting("max_connections")] = USUAL["max_connections"],
     timeout: Annotated[float, _setting("timeout")] = USUAL["timeout"],
     send_timeout: Annotated[float, _setting("send_timeout")] = USUAL["send_timeout"],

@@ -86,6 +86,7 @@ async def add_items(request: Request) -> Response:
     """Add items; the answer comes when they are on disk."""
     service = service_of(request)
     service.guard.check_write(request.headers)  # before a body is read
+    service.lines["write"].check()
     batch = await _read_batch(service, request)
     return json_response(await service.write(lambda: _add(service, batch)), 201)
 
@@ -272,6 +273,7 @@ async def _images(service: Service, request: Request) -> ItemBatch:
     """Image files with their labels: one label for all, or one each."""
     options = service.options
     size = service.image_size()
+    service.lines["decode"].check()  # not before each image: a request is refused as a whole
     files, texts = await read_form(request, options.timeout, options.max_batch, FORM_TEXTS)
     known = [service.id_of(text) if text else None for text in _spread(texts, "id", len(files))]
     ids = _ids_of(service, known, "id")

@@ -215,6 +215,8 @@ def _stored_query(service: Service, asked: IdSearch) -> SearchQuery:
 async def _image_query(service: Service, request: Request) -> SearchQuery:
     options = service.options
     size = service.image_size()
+    for line in ("decode", "wide"):  # before the image is read
+        service.lines[line].check()
     images, texts = await read_form(request, options.timeout, 1, FORM_TEXTS)
     asked, (_, content) = _form_options(texts), images[0]
     image = await service.decode(

@@ -47,6 +47,14 @@ TEXTS = {
     503: "Too much to do (see Retry-After), closing, or the table failed or is damaged.",
     504: "It took too long.",
 }
+RETRY = {
+    "Retry-After": {
+        "description": "Where there is too much to do: seconds after which to try again, by what "
+        "waits and how fast the last were done.",
+        "schema": {"type": "integer", "minimum": 1},
+        "example": 1,
+    }
+}
 KEYS = {
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -147,6 +155,7 @@ class Operation:
         for status in sorted({*self.errors, *EVERYWHERE}):
             shown = Failure(Fault(CODES[status], "what came; what was expected; what to do"))
             found[status] = _json(TEXTS[status], Failure, shown)
+        found[503]["headers"] = RETRY
         return found
 
 
