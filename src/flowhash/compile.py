@@ -4,8 +4,8 @@ A few decorators for all of them, so that the rules of the house hold everywhere
 cached on disk, releases the GIL, and keeps to IEEE arithmetic, because exact answers live from
 exact comparisons. The one exception, ``filter_kernel``, is for sums whose error is bounded.
 
-The first use of a fresh installation compiles for most of a minute, and says so: a line in the log
-``flowhash.compile``, which Python prints on the error stream where nobody has set up logging.
+The first use of a fresh installation compiles for ten seconds and more, and says so: a line in the
+log ``flowhash.compile``, which Python prints on the error stream where nobody has set up logging.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numba.core.environment import Environment
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import NativeLowering
 from numba.extending import intrinsic
-from numba.np.arrayobj import make_array
+from numba.np.arrayobj import _empty_nd_impl, make_array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Notice(event.Listener):
         # A warning, because lower levels are shown only to those who ask for them.
         LOG.warning(
             "FlowHash compiles some of its kernels, each once, at its first use: all of them take "
-            "40 to 60 s on a quiet machine; later processes load them"
+            "10 to 20 s on a quiet machine; later processes load them"
         )
 
     def on_end(self, compiling: Any) -> None:
@@ -225,6 +225,14 @@ class _WholeCompiler(CompilerBase):
                 gc.enable()
 
 
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Whether this process or an earlier one has compiled a kernel, so that calls need not wait."""
+    kernel: Any = function
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    load = getattr(file, "_load_index", dict)  # as above
+    return bool(kernel.overloads) or bool(load())
+
+
 def get_ready() -> None:
     """Let numba load what it needs to run compiled code, a quarter of a second.
 
@@ -381,6 +389,40 @@ def prefetch_item(typing_context: Any, array: Any, index: Any) -> Any:
         return _fetch(context, builder, place)
 
     return numba.types.void(array, numba.types.intp), generate
+
+
+# Numba compiles its own ``np.empty`` and ``np.zeros`` once more, in several functions, for every
+# type and number of dimensions: a second of a first search.
+
+
+def _room(filled: bool) -> Callable[..., Any]:
+    """A function for kernels, from a shape and a type of numpy to an array; of zeros if filled."""
+
+    @_instruction
+    def _make(typing_context: Any, shape: Any, kind: Any) -> Any:
+        sizes = (shape,) if isinstance(shape, numba.types.Integer) else tuple(shape)
+        array = numba.types.Array(kind.dtype, len(sizes), "C")
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            given = arguments[:1]
+            if shape is not sizes[0]:
+                given = cgutils.unpack_tuple(builder, arguments[0])
+            lengths = [
+                context.cast(builder, length, size, numba.types.intp)
+                for length, size in zip(given, sizes, strict=True)
+            ]
+            made = _empty_nd_impl(context, builder, array, lengths)
+            if filled:
+                cgutils.memset(builder, made.data, builder.mul(made.itemsize, made.nitems), 0)
+            return made._getvalue()
+
+        return array(shape, kind), generate
+
+    return _make
+
+
+empty = _room(False)
+zeros = _room(True)
 
 
 def pointer_to(kind: Any) -> Callable[[int], Any]:
