@@ -13,18 +13,38 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
 from numba.core import event
 
 from flowhash.cli.output import without_notices
 from flowhash.compile import Notice
 
-WORDS = "compiles some of its kernels, each once, at its first use: all of them take 40 to 60 s"
+WORDS = "compiles some of its kernels, each once, at its first use: all of them take 10 to 20 s"
 SOURCE = """
 from flowhash.compile import kernel
 @kernel
 def twice(number):
     return 2 * number
+"""
+CALLING = """
+from typing import NamedTuple
+import numpy as np
+from flowhash.compile import empty, inner_kernel, kernel
+class Pair(NamedTuple):
+    one: np.ndarray
+    two: int
+@inner_kernel
+def doubled(number, times):
+    return 2 * number * times
+@kernel
+def paired(number):
+    numbers = empty(3, np.int64)
+    numbers[:] = doubled(number, 1)
+    return Pair(numbers, doubled(number, 2))
+@kernel
+def summed(numbers):
+    return doubled(numbers[0], 3) + paired(1).two + doubled(len(numbers), 4)
 """
 # A small kernel of ours, which a search calls too.
 SMALL = (
@@ -88,6 +108,58 @@ def test_what_was_compiled_for_types_of_a_module_that_is_gone_is_compiled_anew(
             pairs = module_of(types, name)
             patch.setitem(sys.modules, name, pairs)
             assert module_of(kernels).first(pairs.Pair(1, 2)) == 1
+
+
+class Compiled(event.Listener):
+    """The names of kernels as they are compiled."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def on_start(self, compiling: Any) -> None:
+        self.names.append(compiling.data["dispatcher"].py_func.__name__)
+
+    def on_end(self, compiling: Any) -> None:
+        pass
+
+
+def test_a_kernel_is_compiled_once_for_all_that_call_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is called with: literals, lengths, whole numbers of any size."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "sample.py"
+    path.write_text(CALLING)
+    module = module_of(path)
+    with event.install_listener("numba:compile", Compiled()) as compiled:
+        assert module.summed(np.arange(5, 8, dtype=np.int32)) == 30 + 4 + 24
+        assert compiled.names.count("doubled") == 1
+        assert module.paired(4).one.tolist() == [8, 8, 8]
+        assert module.doubled(4, 5) == 40
+    # Of each what Python calls, and the part that others have in them.
+    names = [name for name in compiled.names if name in ("summed", "paired", "doubled")]
+    assert sorted(names) == ["doubled"] * 2 + ["paired"] * 2 + ["summed"] * 2
+
+
+def test_what_the_cache_has_of_kernels_that_call_each_other_is_whole(tmp_path: Path) -> None:
+    """A kernel's constants are not those of it as a part of another, which comes first here."""
+    path = tmp_path / "sample.py"
+    path.write_text(CALLING)
+    code = (
+        "import importlib.util, sys, numpy; from numba.core import event\n"
+        f"spec = importlib.util.spec_from_file_location('flowhash.sample', {str(path)!r})\n"
+        "module = sys.modules['flowhash.sample'] = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "with event.install_recorder('numba:compile') as compiled:\n"
+        "    print(module.summed(numpy.ones(2, numpy.int32)), module.paired(4).one)\n"
+        "print(len(compiled.buffer) > 0)\n"
+    )
+    for compiles in (True, False):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "FLOWHASH_QUIET": "1"},
+        )  # fmt: skip
+        assert done.stdout.splitlines() == ["26 [8 8 8]", str(compiles)]
 
 
 def test_says_nothing_of_kernels_of_others(

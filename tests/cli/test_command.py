@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import flowhash
+from flowhash.cli.app import COMMANDS, SubCommands
 from flowhash.data import open_data
 from flowhash.data.sets.handwritten_digits import draw_digit
 from tests.cli.commands import COMMAND, run
@@ -142,6 +143,25 @@ def test_help_and_completion_import_nothing_heavy() -> None:
     )
     done = run(sys.executable, "-c", code)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_help_loads_no_command() -> None:
+    done = run(sys.executable, "-X", "importtime", "-m", "flowhash", "--help")
+    assert done.returncode == 0, done.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "flowhash.cli.app" in loaded
+    heavy = {"numpy", "numba", "torch", "flowhash.data", "flowhash.cli.options"}
+    assert not heavy & loaded
+    assert not [name for name in loaded if name.startswith("flowhash.cli.commands")]
+
+
+def test_help_of_all_is_how_the_help_of_each_begins() -> None:
+    commands = SubCommands()
+    begins = {name: commands[name].help.partition("\n\n")[0] for name in commands}
+    assert {name: " ".join(words.split()) for name, words in begins.items()} == COMMANDS
+    shown = " ".join(run(COMMAND, "--help").stdout.replace("│", " ").split())
+    for name, words in COMMANDS.items():
+        assert f"{name} {words}" in shown
 
 
 def test_an_interrupt_is_one_line() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +17,38 @@ from flowhash.table.distance_metrics import LARGEST_SQUARE
 from flowhash.table.segments.arrays import BLOCK, block_checksums, copy_embedding, first_damaged
 from flowhash.table.segments.segment import Segment
 from flowhash.table.segments.segment_draft import split_row
+from flowhash.table.storage.segment_file import ArrayEntry, whole, write_container
 
 
-@given(st.binary(max_size=400).map(lambda data: (data * 9)[: len(data) * 9 // 8 * 8]))
-def test_checksums_are_those_of_zlib(data: bytes) -> None:
+@given(st.integers(0, 9 * BLOCK // 8), st.integers(0, 99))
+def test_checksums_are_those_of_zlib(count: int, seed: int) -> None:
+    data = np.random.default_rng(seed).bytes(count * 8)
     words = np.frombuffer(bytearray(data), np.uint64)
     sums = np.empty(-(-len(data) // BLOCK), np.uint32)
     block_checksums(words, sums)
     blocks = [data[start : start + BLOCK] for start in range(0, len(data), BLOCK)]
     assert sums.tolist() == [zlib.crc32(block) for block in blocks]
+
+
+@given(st.lists(st.integers(0, 3 * BLOCK), max_size=6), st.booleans())
+def test_checksums_of_what_comes_in_pieces(sizes: list[int], frozen: bool) -> None:
+    content = np.random.default_rng(0).integers(0, 256, sum(sizes) + 1).astype(np.uint8)
+    content.flags.writeable = not frozen
+    edges = np.cumsum([1, *sizes])  # from 1: not where words begin
+    pieces = [content[start:stop] for start, stop in pairwise(edges)]
+    file = io.BytesIO()
+    entry = ArrayEntry("names", content.dtype, (sum(sizes),), pieces)
+    size, header_sum, sums_sum = write_container(file, [whole("ids", np.arange(3)), entry])
+    written = file.getvalue()
+    start = 8 + int.from_bytes(written[:8], "little")
+    fields = json.loads(written[8:start])
+    place, end = (start + offset for offset in fields["checksums"]["data_offsets"])
+    blocks = [written[one : min(place, one + BLOCK)] for one in range(start, place, BLOCK)]
+    assert np.frombuffer(written[place:end], "<u4").tolist() == list(map(zlib.crc32, blocks))
+    assert (size, header_sum) == (len(written), zlib.crc32(written[8:start]))
+    assert sums_sum == zlib.crc32(written[place:end])
+    first = start + fields["names"]["data_offsets"][0]
+    assert written[first : first + sum(sizes)] == content[1:].tobytes()
 
 
 def test_a_changed_byte_is_found_where_it_is_read() -> None:

@@ -19,10 +19,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from flowhash import __version__
-from flowhash.cli.config_file import words_of
-from flowhash.cli.locations import refuse_misplaced
-from flowhash.cli.options import with_groups
-from flowhash.cli.output import Stopped, in_words, without_notices
 from flowhash.errors import (
     DamagedFileError,
     InputError,
@@ -34,11 +30,26 @@ from flowhash.errors import (
 STOPPED = 130  # by Ctrl-C, as shells have it
 # A file where a folder is named, no permission: the user's to mend; a full disk is no mistake.
 MISTAKES = (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.EACCES)
-# In the order in which they are met, as `flowhash --help` shows them.
-COMMANDS = (
-    "demo", "fit", "index", "search", "calibrate", "serve", "adapt", "copy", "evaluate",
-    "reproduce", "bench", "table", "data", "bulk",
-)  # fmt: skip
+# In the order in which they are met, as `flowhash --help` shows them: with how the help of each
+# begins, so that showing them loads none.
+COMMANDS = {
+    "demo": "Do the whole job: learn base and buckets, build the table, compare, report, "
+    "search page.",
+    "fit": "Learn an encoder from labelled data: a base embedding, then its buckets (Algorithm 1).",
+    "index": "Put items into a table, so that they are found: encode, add, keep.",
+    "search": "Find the stored items nearest to a query, and see how little was scanned.",
+    "calibrate": "Find out how many buckets a recall takes, so that a search can be asked for one.",
+    "serve": "Serve a table: a search page for people, an HTTP API for programs.",
+    "adapt": "Fit the buckets to the items that are in a table, without labels.",
+    "copy": "Copy a table into PostgreSQL or Qdrant, or back into a folder, and compare the two.",
+    "evaluate": "Compare an encoder with other ways to search the same data, and write a report.",
+    "reproduce": "Repeat the paper's experiments: its Tables 1 to 5, Figures 2 and 4, and honest "
+    "rivals.",
+    "bench": "Measure FlowHash on this machine, against its peers in the same run.",
+    "table": "Look at a stored hash table, how it is, check it, make it compact.",
+    "data": "Look at a data set, check it, download it.",
+    "bulk": "Encode, index, search, find neighbours in parts: for very many items or queries.",
+}
 
 
 class GuardedCommand(TyperCommand):
@@ -46,6 +57,10 @@ class GuardedCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Refuse what is misplaced, then run."""
+        from flowhash.cli.config_file import words_of
+        from flowhash.cli.locations import refuse_misplaced
+        from flowhash.cli.output import without_notices
+
         refuse_misplaced(" ".join(words_of(ctx)), self.params, ctx.params)
         with without_notices(bool(ctx.params.get("quiet"))):
             return super().invoke(ctx)
@@ -64,6 +79,8 @@ class SubCommands(Mapping[str, Any]):
         if name not in COMMANDS:
             raise KeyError(name)
         if name not in self._loaded:
+            from flowhash.cli.options import with_groups
+
             application = import_module(f"flowhash.cli.commands.{name}").command
             for command in application.registered_commands:
                 command.cls = GuardedCommand
@@ -89,6 +106,15 @@ class LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, for which nothing is loaded."""
         return list(self.commands)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help, for which nothing is loaded either."""
+        loaded = self.commands
+        self.commands = {name: TyperCommand(name, help=COMMANDS[name]) for name in loaded}
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.commands = loaded
 
 
 app = typer.Typer(
@@ -138,9 +164,7 @@ def _code(arguments: Sequence[str]) -> int:
             return _fail("stopped", STOPPED)
         return returned if isinstance(returned, int) else 0
     except (InputError, MissingExtraError) as error:
-        return _fail(in_words(error), 2)
-    except Stopped as stopped:
-        return _fail(f"stopped; {stopped}", STOPPED)
+        return _fail(_in_words(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("stopped", STOPPED)
     except TrainingError as error:
@@ -151,8 +175,12 @@ def _code(arguments: Sequence[str]) -> int:
     except StorageError as error:
         # No table, or one in use, is the user's mistake; damage or a full disk is not.
         mistake = error.errno in MISTAKES and not isinstance(error, DamagedFileError)
-        return _fail(in_words(error), 2 if mistake else 1)
+        return _fail(_in_words(error), 2 if mistake else 1)
     except Exception as error:
+        from flowhash.cli.output import Stopped
+
+        if isinstance(error, Stopped):
+            return _fail(f"stopped; {error}", STOPPED)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             return _usage(error)
         traceback.print_exc()
@@ -162,6 +190,12 @@ def _code(arguments: Sequence[str]) -> int:
 def _fail(words: str, code: int) -> int:
     print(f"flowhash: {words}", file=sys.stderr)
     return code
+
+
+def _in_words(error: Exception) -> str:
+    from flowhash.cli.output import in_words
+
+    return in_words(error)
 
 
 def _usage(error: Exception) -> int:

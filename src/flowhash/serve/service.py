@@ -24,7 +24,14 @@ from flowhash.serve.request_guard import Outbox, RequestGuard
 from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExecutor, SearchQuery
 from flowhash.serve.table_health import TableHealth
 from flowhash.serve.waiting_line import WaitingLine, WorkerPool
-from flowhash.table import HashTable, Item, check_vectors, open_buckets, state_of
+from flowhash.table import (
+    HashTable,
+    Item,
+    check_vectors,
+    expect_many_searches,
+    open_buckets,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -364,6 +371,7 @@ class Service:
         if self.warm:
             return
         self.warm = True
+        expect_many_searches()
         uncounted = Metrics(lambda: 0)
         executor = SearchExecutor(
             self.table, self.query_encoder, uncounted, self.options.threads, health=self.health

@@ -68,7 +68,10 @@ if TYPE_CHECKING:  # for other rooms
     )
     from flowhash.table.results import padded_codes as padded_codes
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
-    from flowhash.table.search.searcher import SMALL_BATCH as SMALL_BATCH
+    from flowhash.table.search.searcher import (
+        SMALL_BATCH as SMALL_BATCH,
+        expect_many_searches as expect_many_searches,
+    )
     from flowhash.table.segments.segment import (
         Segment as Segment,
         TableState as TableState,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import inner_kernel, kernel
+from flowhash.compile import empty, inner_kernel, kernel, zeros
 from flowhash.table.segments.arrays import (
     BROKEN,
     Arrays,
@@ -71,7 +71,9 @@ def bucket_sizes(
 @kernel
 def first_wrong_bucket(order: NDArray[np.int32], opened: NDArray[np.int32], buckets: int) -> int:
     """The first query whose opened buckets are out of range or name one twice, or -1."""
-    seen = np.full(buckets, -1, np.int64)
+    seen = empty(buckets, np.int64)
+    for bucket in range(buckets):
+        seen[bucket] = -1
     for query in range(order.shape[0]):
         for turn in range(opened[query]):
             bucket = order[query, turn]
@@ -91,15 +93,17 @@ def pair_up(
         The query of each pair, its turn in the query's order, and where each bucket's pairs
         start [d + 1].
     """
-    starts = np.zeros(buckets + 1, np.int64)
+    starts = zeros(buckets + 1, np.int64)
     for query in range(order.shape[0]):
         for turn in range(opened[query]):
             starts[order[query, turn] + 1] += 1
     for bucket in range(buckets):
         starts[bucket + 1] += starts[bucket]
-    queries = np.empty(starts[buckets], np.int32)
-    turns = np.empty(starts[buckets], np.int32)
-    following = starts[:-1].copy()
+    queries = empty(starts[buckets], np.int32)
+    turns = empty(starts[buckets], np.int32)
+    following = empty(buckets, np.int64)
+    for bucket in range(buckets):
+        following[bucket] = starts[bucket]
     for query in range(order.shape[0]):
         for turn in range(opened[query]):
             bucket = order[query, turn]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import (
+    empty,
     filter_kernel,
     half_to_float,
     high_to_float,
@@ -16,6 +17,7 @@ from flowhash.compile import (
     larger,
     prefetch,
     prefetch_item,
+    zeros,
 )
 from flowhash.table.distance_metrics import to_affinities
 from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
@@ -77,20 +79,20 @@ def scan(
     together = min(together, max(ALONE + 1, PRODUCT // (GROUP * dim)))
     few = ROW_BY_ROW if dim <= NARROW else ALONE
     needed = fine or together > ALONE
-    rows = np.empty(0 if plain else chunk, np.int32)
-    gathered = np.empty((chunk if needed else 0, dim), np.float32)
-    norms = np.empty(chunk, np.float32)
-    block = np.empty((together, dim), np.float32)
+    rows = empty(0 if plain else chunk, np.int32)
+    gathered = empty((chunk if needed else 0, dim), np.float32)
+    norms = empty(chunk, np.float32)
+    block = empty((together, dim), np.float32)
     width = max(PRODUCT // dim, GROUP * together)
-    products = np.empty(width if together > few else 0, np.float32)
-    affinities = np.empty((together, chunk), np.float32)
-    maxima = np.empty(group_count(chunk), np.float32)
-    chosen = np.empty(chunk + group_count(chunk) + 1, np.int32)
+    products = empty(width if together > few else 0, np.float32)
+    affinities = empty((together, chunk), np.float32)
+    maxima = empty(group_count(chunk), np.float32)
+    chosen = empty(chunk + group_count(chunk) + 1, np.int32)
     buckets = segment.offsets.shape[0] - 1
     lines = buckets + 1 if segment.postings.shape[0] > 0 else 0  # the last is that of -1
-    earlier = np.zeros((lines, together), np.uint8)
-    flagged = np.zeros(earlier.shape[0], np.uint8)
-    lanes = np.zeros((2, together), np.int32)
+    earlier = zeros((lines, together), np.uint8)
+    flagged = zeros(earlier.shape[0], np.uint8)
+    lanes = zeros((2, together), np.int32)
     begin = first
     while begin < last:
         bucket = order[pair_queries[begin], pair_turns[begin]]
@@ -369,13 +371,16 @@ class CandidateHeaps(NamedTuple):
 def empty_candidates(scanned: NDArray[np.int64], room: int) -> CandidateHeaps:
     """Room for ``room`` candidates of every query, none seen yet; ``scanned`` has zeros [n]."""
     queries = scanned.shape[0]
+    dropped = empty(queries, np.float32)
+    for query in range(queries):
+        dropped[query] = -np.inf
     return CandidateHeaps(
-        np.empty((queries, room), np.float32),
-        np.empty((queries, room), np.int64),
-        np.zeros(queries, np.int32),
-        np.full(queries, -np.inf, np.float32),
+        empty((queries, room), np.float32),
+        empty((queries, room), np.int64),
+        zeros(queries, np.int32),
+        dropped,
         scanned,
-        np.zeros(queries, np.uint8),
+        zeros(queries, np.uint8),
     )
 
 

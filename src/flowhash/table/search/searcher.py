@@ -7,16 +7,17 @@ rows are too close together for their arithmetic; it is searched again with a fi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flowhash.compile import kernel
+from flowhash.compile import empty, is_compiled, kernel
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import METRICS, scale_queries
 from flowhash.table.recall_calibration import log_shares
@@ -45,8 +46,12 @@ from flowhash.table.table_settings import TableSettings
 
 SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 SMALL_QUERY = 256  # the same where there is one query, and too little work for a second thread
+# Searches of few queries that go as batches before the kernel for them is compiled, where no
+# process has done so yet: it saves a tenth of a millisecond each, compiling it takes seconds.
+PATIENCE = 16
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
+_few_asked = itertools.count()  # of this process
 
 
 @dataclass
@@ -111,6 +116,7 @@ class Searcher:
             and len(self.state.parts) == 1
             and at_least is None
             and (count * probe <= SMALL_BATCH or self._is_small(order, queries, probe, threads))
+            and (_has_small_kernel() or next(_few_asked) >= PATIENCE)
         ):
             return self._few(order, queries, top, probe, self.fineness.fine)
         opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe
@@ -318,6 +324,17 @@ def _shown(buckets: Sequence[int]) -> str:
     return f"[{', '.join(limits.get(bucket, str(bucket)) for bucket in buckets)}]"
 
 
+@cache
+def _has_small_kernel() -> bool:
+    return is_compiled(search_small_batch)
+
+
+def expect_many_searches() -> None:
+    """Compile what is for many searches at the next one: nobody waits for that one."""
+    global _few_asked
+    _few_asked = itertools.count(PATIENCE)
+
+
 @kernel
 def search_small_batch(
     noted: NDArray[np.int64],
@@ -345,23 +362,25 @@ def search_small_batch(
     room = top + max(16, top // 4)  # the spare ones let the proof succeed after a coarse scan
     scanned[:] = 0
     found = empty_candidates(scanned, room)
-    scaled = np.empty_like(queries)
-    pair_queries = np.empty(count * probe, np.int32)
-    turns = np.empty(count * probe, np.int32)
-    proven = np.empty(count, np.uint8)
+    scaled = empty(queries.shape, np.float32)
+    pair_queries = empty(count * probe, np.int32)
+    turns = empty(count * probe, np.int32)
+    proven = empty(count, np.uint8)
     if scale_queries(metric, queries, scaled) != -1 or not pair_few(
         order, probe, segment.offsets.shape[0] - 1, pair_queries, turns
     ):
         return False, -1, False
-    sequence = np.arange(count, dtype=np.int32)
+    sequence = empty(count, np.int32)
+    for query in range(count):
+        sequence[query] = query
     fault = scan(segment, 0, allowed, metric, scaled, order, pair_queries, turns, 0,
                  count * probe, fine, found)  # fmt: skip
     if fault != -1:
         return True, fault, False
-    exact = np.empty((count, room))
-    ids = np.empty((count, room), np.int64)
-    ranks = np.empty((count, room), np.int32)
-    line = np.empty((1, queries.shape[1]), np.float32)
+    exact = empty((count, room), np.float64)
+    ids = empty((count, room), np.int64)
+    ranks = empty((count, room), np.int32)
+    line = empty((1, queries.shape[1]), np.float32)
     fault = measure(segment, 0, metric, queries, found, sequence, top, largest, residual, line,
                     exact, ids)  # fmt: skip
     if fault != -1:

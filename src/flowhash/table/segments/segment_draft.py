@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowhash.compile import (
+    empty,
     filter_kernel,
     half_to_float,
     high_to_float,
@@ -17,6 +18,7 @@ from flowhash.compile import (
     join_planes,
     kernel,
     prefetch,
+    zeros,
 )
 from flowhash.errors import InputError
 from flowhash.table.distance_metrics import (
@@ -272,10 +274,12 @@ def sort_by_code(codes: NDArray[np.int32], buckets: int) -> NDArray[np.int64]:
     code has ended, it comes before those that go on.
     """
     rows, active = codes.shape
-    sources = np.arange(rows)
-    spare = np.empty(rows if active > 1 else 0, np.int64)
+    sources = empty(rows, np.int64)
+    for row in range(rows):
+        sources[row] = row
+    spare = empty(rows if active > 1 else 0, np.int64)
     for column in range(active - 1, -1, -1):
-        following = np.zeros(buckets + 2, np.int64)  # -1 has the first place
+        following = zeros(buckets + 2, np.int64)  # -1 has the first place
         for row in range(rows):
             following[codes[row, column] + 2] += 1
         for bucket in range(buckets + 1):
@@ -303,16 +307,18 @@ def bucket_lists(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Where each bucket starts [d + 1], and the rows of each bucket; none with k = 1."""
     rows, active = codes.shape
-    offsets = np.zeros(buckets + 1, np.int64)
+    offsets = zeros(buckets + 1, np.int64)
     for row in range(rows):
         for column in range(active):
             if codes[row, column] >= 0:
                 offsets[codes[row, column] + 1] += 1
     for bucket in range(buckets):
         offsets[bucket + 1] += offsets[bucket]
-    postings = np.empty(offsets[buckets] if active > 1 else 0, np.int32)
+    postings = empty(offsets[buckets] if active > 1 else 0, np.int32)
     if active > 1:
-        following = offsets[:-1].copy()
+        following = empty(buckets, np.int64)
+        for bucket in range(buckets):
+            following[bucket] = offsets[bucket]
         for row in range(rows):
             for column in range(active):
                 bucket = codes[row, column]

@@ -22,12 +22,14 @@ from flowhash.table.ids import NO_STRINGS, STRING, Strings
 from flowhash.table.segments.arrays import (
     BLOCK,
     LAYOUTS,
+    WORDS,
     Arrays,
     block_checksums,
 )
 from flowhash.table.segments.segment import Segment, SegmentFile
 from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
+from flowhash.threads import in_shards
 
 ALIGNMENT = 64
 LARGEST_HEADER = 1 << 16
@@ -71,24 +73,34 @@ class _Summing:
 
     def __init__(self, file: IO[bytes]) -> None:
         self.file = file
-        self.rest = bytearray()
+        self.rest = np.empty(0, np.uint8)  # of a block that is not full
         self.sums: list[NDArray[np.uint32]] = []
 
     def write(self, data: NDArray[np.uint8]) -> None:
         self.file.write(data.data)
-        self.rest += data.data
-        self._sum_up(len(self.rest) // BLOCK * BLOCK)
+        lacking = -len(self.rest) % BLOCK
+        if lacking:
+            self.rest = np.concatenate([self.rest, data[:lacking]])
+            if len(self.rest) < BLOCK:
+                return
+            self._sum_up(self.rest)
+        stop = len(data) - (len(data) - lacking) % BLOCK
+        self._sum_up(data[lacking:stop])
+        self.rest = data[stop:].copy()
 
     def finish(self) -> NDArray[np.uint32]:
-        self._sum_up(len(self.rest))
+        self._sum_up(self.rest)
         return np.concatenate(self.sums)
 
-    def _sum_up(self, size: int) -> None:
-        words = np.frombuffer(self.rest[:size], np.uint64)  # a copy: kernels want aligned words
-        sums = np.empty(-(-size // BLOCK), np.uint32)
-        block_checksums(words, sums)
+    def _sum_up(self, data: NDArray[np.uint8]) -> None:
+        words = np.require(data.view(np.uint64), None, ["ALIGNED", "WRITEABLE"])  # as compiled for
+        sums = np.empty(-(-len(data) // BLOCK), np.uint32)
+
+        def work(start: int, stop: int) -> None:
+            block_checksums(words[start * WORDS : stop * WORDS], sums[start:stop])
+
+        in_shards(work, len(sums))
         self.sums.append(sums)
-        del self.rest[:size]
 
 
 def write_container(file: IO[bytes], entries: list[ArrayEntry]) -> tuple[int, int, int]:
@@ -249,8 +261,18 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
     def uppers() -> Iterator[NDArray[Any]]:
         for start, stop in ranges:
             highs, lows = layout.empty_planes(stop - start, dim)
-            squares = plan.copy_range(start, stop, highs, lows, norms[start:stop])
-            np.maximum(largest, squares, out=largest)
+            piece = norms[start:stop]
+
+            def work(
+                first: int, last: int, start: int = start, highs: NDArray[np.uint16] = highs,
+                lows: NDArray[np.uint16] = lows, piece: NDArray[np.float32] = piece,
+            ) -> NDArray[np.float64]:  # fmt: skip
+                return plan.copy_range(
+                    start + first, start + last,
+                    highs[first:last], lows[first:last], piece[first:last],
+                )  # fmt: skip
+
+            np.max([largest, *in_shards(work, stop - start)], axis=0, out=largest)
             yield highs.view(upper_type)
 
     def lowers() -> Iterator[NDArray[Any]]:
