@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +37,17 @@ from flowhash.table.search.rerank import (
     measure,
     scan_exactly,
     settle,
+    sort_candidates,
 )
-from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
-from flowhash.table.segments.arrays import look_up, note
+from flowhash.table.search.scan import (
+    ALONE,
+    CHUNK_BYTES,
+    CandidateHeaps,
+    empty_candidates,
+    merge,
+    scan,
+)
+from flowhash.table.segments.arrays import Arrays, look_up, note
 from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
 
@@ -115,7 +123,7 @@ class Searcher:
             return self._few(order, queries, top, probe, self.fineness.fine)
         opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe
         pieces = []
-        step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
+        step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top, True)))
         for start in range(0, max(1, count), step):
             part = slice(start, start + step)
             pieces.append(
@@ -135,9 +143,14 @@ class Searcher:
         rows = count_rows(self.state.parts[0].segment.arrays.offsets, order, probe)
         return threads == 1 or not pays_threads(rows * queries.shape[1])
 
-    def _room(self, top: int) -> int:
-        """Candidates of a query in a batch: products are so precise that few spare ones do."""
-        return min(top + max(8, top // 8), self.state.live + 1)
+    def _room(self, top: int, coarse: bool) -> int:
+        """Candidates of a query in a batch.
+
+        Products of whole numbers are so precise that few spare ones do; most products are coarse
+        where most buckets have few queries.
+        """
+        spare = max(16, top // 4) if coarse else max(8, top // 8)
+        return min(top + spare, self.state.live + 1)
 
     def _few(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
@@ -199,9 +212,16 @@ class Searcher:
         sequence = pair_queries[turns == 0]
         shards = shards_of(self.state, starts, queries.shape[1], threads)
 
-        def nobody() -> CandidateHeaps:
-            return empty_candidates(np.zeros(len(queries), np.int64), self._room(top))
+        coarse = not fine and len(turns) <= ALONE * int(np.count_nonzero(np.diff(starts)))
+        room = self._room(top, coarse)
 
+        def nobody() -> CandidateHeaps:
+            return empty_candidates(np.zeros(len(queries), np.int64), room)
+
+        if len(self.state.parts) == 1 and opened.max(initial=1) == 1:
+            return self._by_bucket(
+                order, queries, scaled, pair_queries, turns, shards, nobody(), top, fine
+            )
         # With one bucket a query, no two threads ever meet the same query.
         shared = nobody() if opened.max(initial=0) <= 1 else None
 
@@ -224,6 +244,32 @@ class Searcher:
                 merge(results[0], other)
             return self._rank(queries, sequence, results[0], top, pool, len(shards))
 
+    def _by_bucket(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], scaled: NDArray[np.float32],
+        pair_queries: NDArray[np.int32], turns: NDArray[np.int32], shards: list[tuple[int, int]],
+        found: CandidateHeaps, top: int, fine: bool,
+    ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
+        """The same for one segment where each query opens one bucket, each bucket at once."""
+        segment = self.state.parts[0].segment
+        answer = empty_hits(len(queries), top)._replace(scanned=found.scanned)
+        ranking = empty_ranking(found)
+
+        def search_shard(shard: tuple[int, int]) -> None:
+            fault = search_by_bucket(
+                segment.arrays, self.allowed[0], self.metric, queries, scaled, order, pair_queries,
+                turns, *shard, fine, self.state.largest, self.state.residual, found, ranking,
+                answer.places, answer.distances, answer.keys, answer.counts,
+            )  # fmt: skip
+            segment.check(fault)
+
+        if len(shards) > 1:
+            with ThreadPoolExecutor(len(shards)) as pool:
+                list(pool.map(search_shard, shards))
+        else:
+            for shard in shards:
+                search_shard(shard)
+        return answer, np.flatnonzero(ranking.proven == 0)
+
     def _rank(
         self, queries: NDArray[np.float32], sequence: NDArray[np.int32], found: CandidateHeaps,
         top: int, pool: ThreadPoolExecutor | None, shards: int,
@@ -240,6 +286,7 @@ class Searcher:
         def rank_range(start: int, stop: int) -> None:
             mine = sequence[start:stop]
             line = np.empty((1, queries.shape[1]), np.float32)
+            sort_candidates(found, mine, exact, ids)
             for number, part in enumerate(state.parts):
                 fault = measure(
                     part.segment.arrays, number, self.metric, queries, found, mine, top,
@@ -318,6 +365,123 @@ def _shown(buckets: Sequence[int]) -> str:
     return f"[{', '.join(limits.get(bucket, str(bucket)) for bucket in buckets)}]"
 
 
+class Ranking(NamedTuple):
+    """Scratch space to rank candidates, c for each query, and what came of it.
+
+    Attributes:
+        exact: their exact distances [n, c].
+        ids: their ids [n, c].
+        ranks: their order [n, c].
+        proven: 1 where no other row can be among the nearest [n].
+    """
+
+    exact: NDArray[np.float64]
+    ids: NDArray[np.int64]
+    ranks: NDArray[np.int32]
+    proven: NDArray[np.uint8]
+
+
+@kernel
+def empty_ranking(found: CandidateHeaps) -> Ranking:
+    """Room to rank what is found."""
+    shape = found.affinities.shape
+    return Ranking(
+        np.empty(shape), np.empty(shape, np.int64), np.empty(shape, np.int32),
+        np.empty(shape[0], np.uint8),
+    )  # fmt: skip
+
+
+@kernel
+def scan_and_rank(
+    segment: Arrays,
+    allowed: NDArray[np.uint8],
+    metric: int,
+    queries: NDArray[np.float32],
+    scaled: NDArray[np.float32],
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    turns: NDArray[np.int32],
+    first: int,
+    last: int,
+    fine: bool,
+    largest: float,
+    residual: float,
+    found: CandidateHeaps,
+    ranking: Ranking,
+    sequence: NDArray[np.int32],
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> int:
+    """Search the only segment: scan pairs ``first`` to ``last``, then rank for ``sequence``.
+
+    Returns:
+        -1, or what is wrong.
+    """
+    fault = scan(segment, 0, allowed, metric, scaled, order, pair_queries, turns, first, last, fine,
+                 found)  # fmt: skip
+    if fault != -1:
+        return fault
+    top = places.shape[1]
+    exact, ids, ranks, proven = ranking
+    line = np.empty((1, queries.shape[1]), np.float32)
+    sort_candidates(found, sequence, exact, ids)
+    fault = measure(segment, 0, metric, queries, found, sequence, top, largest, residual, line,
+                    exact, ids)  # fmt: skip
+    if fault != -1:
+        return fault
+    settle(metric, queries, largest, residual, found, sequence, exact, ids, top, ranks, proven)
+    deliver(found, sequence, exact, ids, ranks, places, distances, keys, counts)
+    return -1
+
+
+@kernel
+def search_by_bucket(
+    segment: Arrays,
+    allowed: NDArray[np.uint8],
+    metric: int,
+    queries: NDArray[np.float32],
+    scaled: NDArray[np.float32],
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    turns: NDArray[np.int32],
+    first: int,
+    last: int,
+    fine: bool,
+    largest: float,
+    residual: float,
+    found: CandidateHeaps,
+    ranking: Ranking,
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> int:
+    """Search the only segment where each query opens one bucket, in pairs ``first`` to ``last``.
+
+    Candidates are ranked while their bucket's rows are in the processor's cache.
+
+    Returns:
+        -1, or what is wrong.
+    """
+    begin = first
+    while begin < last:
+        end, size = begin, 0
+        while end < last and size < CHUNK_BYTES:
+            bucket = order[pair_queries[end], turns[end]]
+            size += (segment.offsets[bucket + 1] - segment.offsets[bucket]) * queries.shape[1] * 4
+            while end < last and order[pair_queries[end], turns[end]] == bucket:
+                end += 1
+        fault = scan_and_rank(segment, allowed, metric, queries, scaled, order, pair_queries, turns,
+                              begin, end, fine, largest, residual, found, ranking,
+                              pair_queries[begin:end], places, distances, keys, counts)  # fmt: skip
+        if fault != -1:
+            return fault
+        begin = end
+    return -1
+
+
 @kernel
 def search_small_batch(
     noted: NDArray[np.int64],
@@ -348,27 +512,18 @@ def search_small_batch(
     scaled = np.empty_like(queries)
     pair_queries = np.empty(count * probe, np.int32)
     turns = np.empty(count * probe, np.int32)
-    proven = np.empty(count, np.uint8)
     if scale_queries(metric, queries, scaled) != -1 or not pair_few(
         order, probe, segment.offsets.shape[0] - 1, pair_queries, turns
     ):
         return False, -1, False
+    ranking = empty_ranking(found)
     sequence = np.arange(count, dtype=np.int32)
-    fault = scan(segment, 0, allowed, metric, scaled, order, pair_queries, turns, 0,
-                 count * probe, fine, found)  # fmt: skip
+    fault = scan_and_rank(segment, allowed, metric, queries, scaled, order, pair_queries, turns, 0,
+                          count * probe, fine, largest, residual, found, ranking, sequence, places,
+                          distances, keys, counts)  # fmt: skip
     if fault != -1:
         return True, fault, False
-    exact = np.empty((count, room))
-    ids = np.empty((count, room), np.int64)
-    ranks = np.empty((count, room), np.int32)
-    line = np.empty((1, queries.shape[1]), np.float32)
-    fault = measure(segment, 0, metric, queries, found, sequence, top, largest, residual, line,
-                    exact, ids)  # fmt: skip
-    if fault != -1:
-        return True, fault, False
-    settle(metric, queries, largest, residual, found, sequence, exact, ids, top, ranks, proven)
-    deliver(found, sequence, exact, ids, ranks, places, distances, keys, counts)
     sure = True
     for query in range(count):
-        sure &= proven[query] == 1
+        sure &= ranking.proven[query] == 1
     return True, -1, sure
