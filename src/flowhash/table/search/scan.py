@@ -35,7 +35,7 @@ TOGETHER = 32  # queries that a piece of a bucket is multiplied with at once
 ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
 ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
 ROW_MASK = (1 << ROW_BITS) - 1
-AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
+AHEAD = 64  # rows to fetch before they are needed; buckets are scattered over memory
 LINE = 32  # numbers of 16 bits that memory delivers at once
 
 

@@ -1,6 +1,6 @@
 """``Searcher``: a search, from checked arguments to places and distances.
 
-Few queries on one segment take one compiled call. Batches are grouped by bucket and split over
+Few queries take one compiled call. Batches are grouped by bucket and split over
 threads by the work that the pairs of query and bucket mean. Both may leave a query whose nearest
 rows are too close together for their arithmetic; it is searched again with a finer one.
 """
@@ -47,7 +47,7 @@ from flowhash.table.search.scan import (
     merge,
     scan,
 )
-from flowhash.table.segments.arrays import Arrays, look_up, note
+from flowhash.table.segments.arrays import look_up, note
 from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
 
@@ -103,8 +103,10 @@ class Searcher:
 
     @cached_property
     def noted(self) -> NDArray[np.int64]:
-        """Where the arrays of the only part are."""
-        return note(self.state.parts[0].segment.arrays, self.allowed[0])
+        """Where the arrays of each part are [parts, ...]."""
+        parts = zip(self.state.parts, self.allowed, strict=True)
+        lines = [note(part.segment.arrays, allowed) for part, allowed in parts]
+        return np.stack(lines) if lines else np.empty((0, 26), np.int64)
 
     def search(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
@@ -116,7 +118,6 @@ class Searcher:
             probe = int(probe[0])
         if (
             isinstance(probe, int)
-            and len(self.state.parts) == 1
             and at_least is None
             and (count * probe <= SMALL_BATCH or self._is_small(order, queries, probe, threads))
         ):
@@ -140,7 +141,9 @@ class Searcher:
         """Whether it is one query that opens some more buckets, which one thread scans."""
         if len(queries) != 1 or probe > SMALL_QUERY:
             return False
-        rows = count_rows(self.state.parts[0].segment.arrays.offsets, order, probe)
+        rows = sum(
+            count_rows(part.segment.arrays.offsets, order, probe) for part in self.state.parts
+        )
         return threads == 1 or not pays_threads(rows * queries.shape[1])
 
     def _room(self, top: int, coarse: bool) -> int:
@@ -158,17 +161,18 @@ class Searcher:
     ) -> RawHits:  # fmt: skip
         found = empty_hits(len(queries), top)
         found.opened.fill(probe)
-        usable, fault, sure = search_small_batch(
-            self.noted, self.metric, order, queries, probe, self.state.largest,
-            self.state.residual, fine, found.places,
-            found.distances, found.keys, found.counts, found.scanned,
+        usable, fault, number, sure = search_small_batch(
+            self.noted, self.settings.buckets, self.metric, order, queries, probe,
+            self.state.largest, self.state.residual, fine, found.places, found.distances,
+            found.keys, found.counts, found.scanned,
         )  # fmt: skip
         self.fineness.tried += not fine
         if sure:
             return found
         if not usable:
             self._refuse(order, queries, found.opened)
-        self.state.parts[0].segment.check(fault)
+        if fault != -1:
+            self.state.parts[number].segment.fail(fault)
         if not fine:
             self.fineness.missed += 1
             return self._few(order, queries, top, probe, True)
@@ -218,15 +222,13 @@ class Searcher:
         def nobody() -> CandidateHeaps:
             return empty_candidates(np.zeros(len(queries), np.int64), room)
 
-        if len(self.state.parts) == 1 and opened.max(initial=1) == 1:
+        if opened.max(initial=1) == 1:
             return self._by_bucket(
                 order, queries, scaled, pair_queries, turns, shards, nobody(), top, fine
             )
-        # With one bucket a query, no two threads ever meet the same query.
-        shared = nobody() if opened.max(initial=0) <= 1 else None
 
         def scan_shard(first: int, last: int) -> CandidateHeaps:
-            mine = nobody() if shared is None else shared
+            mine = nobody()
             for number, part in enumerate(self.state.parts):
                 fault = scan(
                     part.segment.arrays, number, self.allowed[number], self.metric, scaled, order,
@@ -240,7 +242,7 @@ class Searcher:
             return self._rank(queries, sequence, found, top, None, 1)
         with ThreadPoolExecutor(len(shards)) as pool:
             results = list(pool.map(lambda shard: scan_shard(*shard), shards))
-            for other in results[1:] if shared is None else []:
+            for other in results[1:]:
                 merge(results[0], other)
             return self._rank(queries, sequence, results[0], top, pool, len(shards))
 
@@ -249,18 +251,21 @@ class Searcher:
         pair_queries: NDArray[np.int32], turns: NDArray[np.int32], shards: list[tuple[int, int]],
         found: CandidateHeaps, top: int, fine: bool,
     ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
-        """The same for one segment where each query opens one bucket, each bucket at once."""
-        segment = self.state.parts[0].segment
+        """The same where each query opens one bucket, bucket by bucket.
+
+        No two threads ever meet the same query.
+        """
         answer = empty_hits(len(queries), top)._replace(scanned=found.scanned)
         ranking = empty_ranking(found)
 
         def search_shard(shard: tuple[int, int]) -> None:
-            fault = search_by_bucket(
-                segment.arrays, self.allowed[0], self.metric, queries, scaled, order, pair_queries,
-                turns, *shard, fine, self.state.largest, self.state.residual, found, ranking,
-                answer.places, answer.distances, answer.keys, answer.counts,
+            fault, number = search_by_bucket(
+                self.noted, self.metric, queries, scaled, order, pair_queries, turns, *shard, fine,
+                self.state.largest, self.state.residual, found, ranking, answer.places,
+                answer.distances, answer.keys, answer.counts,
             )  # fmt: skip
-            segment.check(fault)
+            if fault != -1:
+                self.state.parts[number].segment.fail(fault)
 
         if len(shards) > 1:
             with ThreadPoolExecutor(len(shards)) as pool:
@@ -393,8 +398,7 @@ def empty_ranking(found: CandidateHeaps) -> Ranking:
 
 @kernel
 def scan_and_rank(
-    segment: Arrays,
-    allowed: NDArray[np.uint8],
+    noted: NDArray[np.int64],
     metric: int,
     queries: NDArray[np.float32],
     scaled: NDArray[np.float32],
@@ -413,33 +417,36 @@ def scan_and_rank(
     distances: NDArray[np.float32],
     keys: NDArray[np.int64],
     counts: NDArray[np.int64],
-) -> int:
-    """Search the only segment: scan pairs ``first`` to ``last``, then rank for ``sequence``.
+) -> tuple[int, int]:
+    """Scan pairs ``first`` to ``last`` in all segments, then rank for ``sequence``.
 
     Returns:
-        -1, or what is wrong.
+        -1 or what is wrong, and with which segment.
     """
-    fault = scan(segment, 0, allowed, metric, scaled, order, pair_queries, turns, first, last, fine,
-                 found)  # fmt: skip
-    if fault != -1:
-        return fault
+    for number in range(noted.shape[0]):
+        segment, allowed = look_up(noted[number])
+        fault = scan(segment, number, allowed, metric, scaled, order, pair_queries, turns, first,
+                     last, fine, found)  # fmt: skip
+        if fault != -1:
+            return fault, number
     top = places.shape[1]
     exact, ids, ranks, proven = ranking
     line = np.empty((1, queries.shape[1]), np.float32)
     sort_candidates(found, sequence, exact, ids)
-    fault = measure(segment, 0, metric, queries, found, sequence, top, largest, residual, line,
-                    exact, ids)  # fmt: skip
-    if fault != -1:
-        return fault
+    for number in range(noted.shape[0]):
+        segment, allowed = look_up(noted[number])
+        fault = measure(segment, number, metric, queries, found, sequence, top, largest, residual,
+                        line, exact, ids)  # fmt: skip
+        if fault != -1:
+            return fault, number
     settle(metric, queries, largest, residual, found, sequence, exact, ids, top, ranks, proven)
     deliver(found, sequence, exact, ids, ranks, places, distances, keys, counts)
-    return -1
+    return -1, 0
 
 
 @kernel
 def search_by_bucket(
-    segment: Arrays,
-    allowed: NDArray[np.uint8],
+    noted: NDArray[np.int64],
     metric: int,
     queries: NDArray[np.float32],
     scaled: NDArray[np.float32],
@@ -457,34 +464,38 @@ def search_by_bucket(
     distances: NDArray[np.float32],
     keys: NDArray[np.int64],
     counts: NDArray[np.int64],
-) -> int:
-    """Search the only segment where each query opens one bucket, in pairs ``first`` to ``last``.
+) -> tuple[int, int]:
+    """Search where each query opens one bucket, in pairs ``first`` to ``last``.
 
     Candidates are ranked while their bucket's rows are in the processor's cache.
 
     Returns:
-        -1, or what is wrong.
+        -1 or what is wrong, and with which segment.
     """
     begin = first
     while begin < last:
         end, size = begin, 0
         while end < last and size < CHUNK_BYTES:
             bucket = order[pair_queries[end], turns[end]]
-            size += (segment.offsets[bucket + 1] - segment.offsets[bucket]) * queries.shape[1] * 4
+            for number in range(noted.shape[0]):
+                offsets = look_up(noted[number])[0].offsets
+                size += (offsets[bucket + 1] - offsets[bucket]) * queries.shape[1] * 4
             while end < last and order[pair_queries[end], turns[end]] == bucket:
                 end += 1
-        fault = scan_and_rank(segment, allowed, metric, queries, scaled, order, pair_queries, turns,
-                              begin, end, fine, largest, residual, found, ranking,
-                              pair_queries[begin:end], places, distances, keys, counts)  # fmt: skip
+        fault, number = scan_and_rank(noted, metric, queries, scaled, order, pair_queries, turns,
+                                      begin, end, fine, largest, residual, found, ranking,
+                                      pair_queries[begin:end], places, distances, keys,
+                                      counts)  # fmt: skip
         if fault != -1:
-            return fault
+            return fault, number
         begin = end
-    return -1
+    return -1, 0
 
 
 @kernel
 def search_small_batch(
     noted: NDArray[np.int64],
+    buckets: int,
     metric: int,
     order: NDArray[np.int32],
     queries: NDArray[np.float32],
@@ -497,14 +508,13 @@ def search_small_batch(
     keys: NDArray[np.int64],
     counts: NDArray[np.int64],
     scanned: NDArray[np.int64],
-) -> tuple[bool, int, bool]:
-    """Search one segment for a few queries, all in one call; the last five arrays are the answer.
+) -> tuple[bool, int, int, bool]:
+    """Search for a few queries, all in one call; the last five arrays are the answer.
 
     Returns:
-        Whether the arguments can be used; -1 or what is wrong with the file; whether all queries
-        are proven.
+        Whether the arguments can be used; -1 or what is wrong with a file, and with which segment;
+        whether all queries are proven.
     """
-    segment, allowed = look_up(noted)
     count, top = distances.shape
     room = top + max(16, top // 4)  # the spare ones let the proof succeed after a coarse scan
     scanned[:] = 0
@@ -513,17 +523,17 @@ def search_small_batch(
     pair_queries = np.empty(count * probe, np.int32)
     turns = np.empty(count * probe, np.int32)
     if scale_queries(metric, queries, scaled) != -1 or not pair_few(
-        order, probe, segment.offsets.shape[0] - 1, pair_queries, turns
+        order, probe, buckets, pair_queries, turns
     ):
-        return False, -1, False
+        return False, -1, 0, False
     ranking = empty_ranking(found)
     sequence = np.arange(count, dtype=np.int32)
-    fault = scan_and_rank(segment, allowed, metric, queries, scaled, order, pair_queries, turns, 0,
-                          count * probe, fine, largest, residual, found, ranking, sequence, places,
-                          distances, keys, counts)  # fmt: skip
+    fault, number = scan_and_rank(noted, metric, queries, scaled, order, pair_queries, turns, 0,
+                                  count * probe, fine, largest, residual, found, ranking, sequence,
+                                  places, distances, keys, counts)  # fmt: skip
     if fault != -1:
-        return True, fault, False
+        return True, fault, number, False
     sure = True
     for query in range(count):
         sure &= ranking.proven[query] == 1
-    return True, -1, sure
+    return True, -1, 0, sure
