@@ -23,7 +23,7 @@ from flowhash.table.segments.arrays import (
     BROKEN,
     Arrays,
     copy_embedding,
-    damaged_code,
+    damaged_listed,
     damaged_postings,
     damaged_rows,
     least_bucket,
@@ -36,6 +36,7 @@ ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read 
 ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
 ROW_MASK = (1 << ROW_BITS) - 1
 AHEAD = 64  # rows to fetch before they are needed; buckets are scattered over memory
+COARSELY, WHOLLY = 1, 2  # what all rows of a bucket were found to be: intact
 LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
@@ -91,6 +92,11 @@ def scan(
         coarse = not fine and end - begin <= ALONE
         direct = segment.lows.shape[0] == 0 and end - begin <= ALONE
         entry, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
+        # A bucket whose rows were all found intact needs no look at each of them again.
+        checked = segment.sums.shape[0] + bucket
+        marked = checked < segment.verified.shape[0] and allowed.shape[0] == 0
+        wanted = COARSELY if coarse else WHOLLY
+        known = marked and segment.verified[checked] & wanted != 0
         while entry < stop:
             base = -1
             if plain:
@@ -98,7 +104,7 @@ def scan(
                 entry += size
                 fault = damaged_rows(segment, base, entry, coarse)
             else:
-                entry, size, fault = list_rows(segment, allowed, entry, stop, coarse, rows)
+                entry, size, fault = list_rows(segment, allowed, entry, stop, coarse, known, rows)
             if fault != -1:
                 return fault
             gather_norms(segment.norms, base, rows, size, norms)
@@ -125,6 +131,8 @@ def scan(
                     select(affinities, index, size, maxima, chosen, rows, base, number, earlier,
                            segment.codes, pair_queries[start + index], found)  # fmt: skip
                 mark(earlier, flagged, order, pair_queries, pair_turns, start, count, 0)
+        if marked and not known:
+            segment.verified[checked] |= COARSELY if coarse else COARSELY | WHOLLY
         begin = end
     return -1
 
@@ -430,9 +438,10 @@ def list_rows(
     entry: int,
     stop: int,
     coarse: bool,
+    known: bool,
     rows: NDArray[np.int32],
 ) -> tuple[int, int, int]:
-    """List the next allowed rows of a bucket, checked.
+    """List the next allowed rows of a bucket, checked unless they are known to be intact.
 
     Returns:
         The entry to go on from, how many rows were listed, and -1 or what is wrong.
@@ -455,14 +464,18 @@ def list_rows(
         if listed:
             prefetch(segment.codes, row, 0)
             prefetch_item(segment.norms, row)
-        if segment.sums.shape[0] > 0:
-            fault = damaged_rows(segment, row, row + 1, coarse)
-            if fault == -1:
-                fault = damaged_code(segment, row)
-            for column in range(segment.codes.shape[1] if listed else 0):
-                bucket = segment.codes[row, column]
-                if bucket < least or bucket >= buckets:
-                    fault = BROKEN
+    if fault == -1 and not known:
+        fault = damaged_listed(segment, rows, size, coarse)
+    if (
+        fault == -1 and not known and listed and segment.sums.shape[0] > 0
+    ):  # in memory they are as they were made
+        wrong = False
+        for place in range(size):
+            for column in range(segment.codes.shape[1]):
+                bucket = segment.codes[rows[place], column]
+                wrong |= (bucket < least) | (bucket >= buckets)
+        if wrong:
+            fault = BROKEN
     return entry, size, fault
 
 
