@@ -59,6 +59,40 @@ def reached_by(maxima: NDArray[Any], count: int) -> Any:
 
 
 @inner_kernel
+def closely_reached_by(maxima: NDArray[Any], count: int, hands: NDArray[Any]) -> Any:
+    """Like :func:`reached_by`, but a floor that few more than ``count`` values reach.
+
+    Dealt out to twice as many hands, it is the best of hand number ``count``; with one hand for
+    each wanted value the worst hand is a bad one, and four times as many values reach its best.
+
+    Args:
+        maxima: the largest value of each group.
+        count: how many values are wanted.
+        hands: scratch space for two values each wanted one, or for as many as there are maxima.
+    """
+    groups = maxima.shape[0]
+    least = maxima[0]
+    if groups < count:
+        least -= np.inf
+        return least
+    dealt = min(groups, 2 * count)
+    for hand in range(dealt):
+        hands[hand] = maxima[hand]
+    for start in range(dealt, groups, dealt):
+        for hand in range(min(dealt, groups - start)):
+            hands[hand] = larger(maxima[start + hand], hands[hand])
+    least += np.inf
+    for hand in range(dealt):
+        value = hands[hand]
+        better = 0
+        for other in range(dealt):
+            better += hands[other] > value
+        if better < count:
+            least = smaller(value, least)
+    return least
+
+
+@inner_kernel
 def best_first(
     values: NDArray[Any],
     maxima: NDArray[Any],

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from flowhash import HashTable
+from flowhash.errors import DamagedFileError
 from flowhash.table.storage.segment_file import map_file
 
 
@@ -36,3 +38,48 @@ def test_opening_reads_little(tmp_path: Path) -> None:
         assert verified.sum() <= 2  # the offsets
         table.search([[3]], np.zeros((1, 64)))
         assert 0.02 < verified.mean() < 0.2  # one bucket of sixteen, and a few ids
+
+
+def test_a_bucket_found_intact_by_one_kind_of_scan_is_checked_by_the_other(tmp_path: Path) -> None:
+    """With k > 1 its rows are not looked at again; a scan of upper halves has not seen the lower.
+
+    One query of a bucket reads upper halves, many read whole numbers.
+    """
+    generator = np.random.default_rng(0)
+    codes = np.argsort(generator.random((4000, 8)), axis=1)[:, :2]
+    vectors = generator.normal(size=(4000, 64)).astype(np.float32)
+    with HashTable.create(tmp_path / "table", buckets=8, dim=64, active=2) as table:
+        table.add(codes, vectors)
+    many, order = np.repeat(vectors[:1], 20, axis=0), np.full((20, 1), 5)
+    with HashTable.open(tmp_path / "table") as table:
+        segment = table._open_state().parts[0].segment
+        marks = segment.arrays.verified[len(segment.arrays.sums) :]
+        rows = segment.bucket_rows(5)
+        away = ((segment.embeddings(rows) - vectors[0]) ** 2).sum(axis=1)
+        block_of = (segment.arrays.starts[1] + rows * 128) // 1024
+        used = set(block_of[np.argsort(away)[:40]]) | set(block_of[np.argsort(away)[:40]] + 1)
+        far = [row for row, block in zip(rows.tolist(), block_of, strict=True) if block not in used]
+        file = tmp_path / "table" / segment.file
+        header = int.from_bytes(file.read_bytes()[:8], "little")
+        place = int(8 + header + segment.arrays.starts[1] + far[0] * 128)
+        flip(file, place)
+        for _ in range(2):
+            table.search(order[:1], many[:1], top=1, probe=1)
+        assert marks.tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
+        with pytest.raises(DamagedFileError, match="lows"):
+            table.search(order, many, top=1, probe=1)
+        assert marks[5] == 1  # and not what was not found
+        flip(file, place)
+        first = table.search(order, many, top=5, probe=1)
+        assert marks[5] == 3
+        again = table.search(order, many, top=5, probe=1)
+        assert np.array_equal(first.distances, again.distances)
+
+
+def flip(path: Path, place: int) -> None:
+    """Change one bit of a file where it is, so that whoever has mapped it sees it."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))

@@ -105,9 +105,9 @@ def test_ranks_by_distance_then_id(size: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 9, 40])
 @pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("queries", [1, 2, 3])
+@pytest.mark.parametrize("queries", [1, 2, 3, 6, 7])
 def test_products_of_any_number_of_rows(count: int, listed: bool, queries: int) -> None:
-    """Four rows are taken at once; whole numbers make every sum exact."""
+    """Four rows and two queries are taken at once; whole numbers make every sum exact."""
     generator = np.random.default_rng(count)
     stored = generator.integers(-9, 10, size=(100, 5)).astype(np.float32)
     block = generator.integers(-9, 10, size=(queries, 5)).astype(np.float32)

@@ -218,6 +218,25 @@ def test_equals_brute_force_at_length(case: Case, data: Any) -> None:
     test_equals_brute_force.hypothesis.inner_test(case, data)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("count", [1, 5, 17, 40, 128])
+@pytest.mark.parametrize("segments", [1, 4])
+@pytest.mark.parametrize(
+    ("buckets", "active", "probe"), [(40, 1, 1), (3, 1, 1), (8, 2, 1), (8, 2, 3)]
+)
+@pytest.mark.parametrize(("metric", "kind"), [("euclidean", "small"), ("cosine", "offset")])
+def test_any_number_of_queries_and_segments(
+    count: int, segments: int, buckets: int, active: int, probe: int, metric: str, kind: str
+) -> None:
+    """Few and many queries of a bucket, in one or several segments, some of them empty there."""
+    case = make_case(
+        count, 400, count, buckets=buckets, active=active, dim=17, metric=metric, kind=kind,
+        segments=segments, deleted=0.1,
+    )  # fmt: skip
+    for top in (1, 7, 300):
+        case.check(top, probe)
+    case.check(5, probe, where=list(case.model)[::3])
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("active", [1, 2])
 @pytest.mark.parametrize("dim", [1, 64])

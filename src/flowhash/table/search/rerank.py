@@ -21,9 +21,9 @@ from flowhash.table.segments.arrays import (
     least_bucket,
 )
 
-COMPARED = 64  # candidates that are compared with each other before they are looked up
+COMPARED = 256  # candidates that are compared with each other before they are looked up
 NOBODY = np.iinfo(np.int64).max  # instead of an id, where it is not looked up
-INSERTION_SORTED = 64  # candidates that are sorted fastest by insertion
+INSERTION_SORTED = 256  # candidates, almost in order, that are sorted fastest by insertion
 
 
 class RawHits(NamedTuple):
@@ -62,34 +62,35 @@ def query_length(queries: NDArray[np.float32], query: int) -> float:
 
 
 @inner_kernel
-def worth_measuring(
-    metric: int,
-    queries: NDArray[np.float32],
-    query: int,
+def sort_candidates(
     found: CandidateHeaps,
-    top: int,
-    largest: float,
-    residual: float,
-) -> float:
-    """An affinity below which no candidate of a query can be among its first ``top``.
+    sequence: NDArray[np.int32],
+    scratch: NDArray[np.float64],
+    places: NDArray[np.int64],
+) -> None:
+    """Put the candidates of each query in ascending order of affinity, which is a heap as well.
 
-    At least ``top`` candidates have an affinity of at least a; the exact ones are at least a - e,
-    with e the error bound. One below a - 2e is exactly below a - e: all of those are nearer.
+    They are few: counting how many are smaller needs no branch. ``scratch`` and ``places`` are
+    scratch space [q, c]. More than COMPARED stay as they are.
     """
-    size = found.filled[query]
-    if size <= top or size > COMPARED:
-        return -np.inf
-    reached = np.inf
-    for index in range(size):
-        affinity = found.affinities[query, index]
-        better = 0
-        for other in range(size):
-            better += found.affinities[query, other] > affinity
-        if better < top:
-            reached = min(reached, np.float64(affinity))
-    length = query_length(queries, query)
-    bound = error_bound(metric, queries.shape[1], length, largest, residual)
-    return reached - 2.0 * bound
+    for query in sequence:
+        size = found.filled[query]
+        if size > COMPARED:
+            continue
+        for index in range(size):
+            places[query, index] = -1
+        for index in range(size):
+            affinity = found.affinities[query, index]
+            rank = 0
+            for other in range(size):
+                rank += found.affinities[query, other] < affinity
+            while places[query, rank] >= 0:  # one that is equal
+                rank += 1
+            scratch[query, rank] = affinity
+            places[query, rank] = found.places[query, index]
+        for index in range(size):
+            found.affinities[query, index] = scratch[query, index]
+            found.places[query, index] = places[query, index]
 
 
 @inner_kernel
@@ -107,43 +108,69 @@ def measure(
     distances: NDArray[np.float64],
     keys: NDArray[np.int64],
 ) -> int:
-    """Exact distances and ids of the candidates that lie in this segment.
+    """Exact distances and ids of the candidates that lie in this segment, after they were sorted.
 
-    Candidates that cannot be among the first ``top`` are not looked up; they get an infinite
-    distance. The queries of one bucket should follow each other in ``sequence``, because their
-    candidates lie together. ``line`` is scratch space for an embedding [1, dim]; ``distances`` and
-    ``keys`` receive what belongs to each candidate [q, c].
+    The best ``top`` by affinity come first. The farthest of them, exactly where it is in this
+    segment and at the most where it is not, is as far as any of the nearest ``top`` can be.
+    Candidates that are farther at the least are not looked up; they get an infinite distance. The
+    queries of one bucket should follow each other in ``sequence``, because their candidates lie
+    together. ``line`` is scratch space for an embedding [1, dim]; ``distances`` and ``keys``
+    receive what belongs to each candidate [q, c].
 
     Returns:
         -1, or the block that is damaged, or BROKEN.
     """
     for query in sequence:
+        size = found.filled[query]
+        if size == 0:
+            continue
+        first = max(0, size - top) if size <= COMPARED else 0
+        length = query_length(queries, query)
         rest = residual if found.coarse[query] else 0.0
-        floor = worth_measuring(metric, queries, query, found, top, largest, rest)
-        for index in range(found.filled[query]):  # they lie far apart: fetch them side by side
+        bound = error_bound(metric, queries.shape[1], length, largest, rest)
+        reached = (
+            affinity_distance(metric, found.affinities[query, first], length) if first else 0.0
+        )
+        for index in range(size - 1, -1, -1):  # they lie far apart: fetch them side by side
+            if index < first:
+                away = affinity_distance(metric, found.affinities[query, index], length)
+                if away - bound > reached:  # about where the search ends below
+                    break
             place = found.places[query, index]
-            if place >> ROW_BITS == number and found.affinities[query, index] >= floor:
+            if place >> ROW_BITS == number:
                 row = place & ROW_MASK
                 prefetch_item(segment.ids, row)
                 for column in range(0, segment.highs.shape[1], LINE):
                     prefetch(segment.highs, row, column)
                     prefetch(segment.lows, row, column)
-        for index in range(found.filled[query]):
+        farthest = -np.inf
+        for index in range(size - 1, -1, -1):
+            away = affinity_distance(metric, found.affinities[query, index], length)
             place = found.places[query, index]
             if place >> ROW_BITS != number:
+                if index >= first:
+                    farthest = max(farthest, away + bound)
                 continue
-            if found.affinities[query, index] < floor:
-                distances[query, index] = np.inf
-                keys[query, index] = NOBODY
+            distances[query, index] = np.inf
+            keys[query, index] = NOBODY
+            if index < first and away - bound > farthest:
                 continue
             row = place & ROW_MASK
-            fault = max(damaged_id(segment, row), damaged_rows(segment, row, row + 1, False))
+            fault = damaged_rows(segment, row, row + 1, False)
             if fault != -1:
                 return fault
             copy_embedding(segment.highs, segment.lows, row, line, 0)
-            distances[query, index] = exact_distance(metric, line, queries, query)
-            if np.isnan(distances[query, index]):
+            away = exact_distance(metric, line, queries, query)
+            if np.isnan(away):
                 return BROKEN
+            distances[query, index] = away
+            if index >= first:
+                farthest = max(farthest, away)
+            elif away > farthest:  # none of the nearest: nobody asks for its id
+                continue
+            fault = damaged_id(segment, row)
+            if fault != -1:
+                return fault
             keys[query, index] = segment.ids[row]
     return -1
 
@@ -335,16 +362,17 @@ def rank(
 ) -> None:  # fmt: skip
     """The candidates of a query in their order into ``ranks``: by insertion, or by a heap."""
     for index in range(size):
-        ranks[query, index] = index
+        ranks[query, index] = size - 1 - index  # by affinity the last is the best
     if size <= INSERTION_SORTED:
         for index in range(1, size):
+            candidate = ranks[query, index]
             place = index
             while place > 0 and comes_before(
-                distances, keys, query, index, ranks[query, place - 1]
+                distances, keys, query, candidate, ranks[query, place - 1]
             ):
                 ranks[query, place] = ranks[query, place - 1]
                 place -= 1
-            ranks[query, place] = index
+            ranks[query, place] = candidate
         return
     for index in range(size // 2 - 1, -1, -1):
         sift(distances, keys, query, ranks, index, size)

@@ -25,24 +25,20 @@ from flowhash.table.segments.arrays import (
     BROKEN,
     Arrays,
     copy_embedding,
-    damaged_code,
+    damaged_listed,
     damaged_postings,
     damaged_rows,
     least_bucket,
 )
-from flowhash.top_values import GROUP, group_count, group_maxima, reached_by
+from flowhash.top_values import GROUP, closely_reached_by, group_count, group_maxima
 
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
-TOGETHER = 32  # queries in one matrix product
+TOGETHER = 32  # queries that a piece of a bucket is multiplied with at once
 ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
-ROW_BY_ROW = 8  # up to so many are quicker without a matrix product, unless rows are long
-NARROW = 128  # numbers of a row that is not
-# OpenBLAS starts its own threads from here on, counted in multiplications; ours are enough, and
-# smaller products lose nothing.
-PRODUCT = 1 << 18
 ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
 ROW_MASK = (1 << ROW_BITS) - 1
-AHEAD = 32  # rows to fetch before they are needed; buckets are scattered over memory
+AHEAD = 64  # rows to fetch before they are needed; buckets are scattered over memory
+COARSELY, WHOLLY = 1, 2  # what all rows of a bucket were found to be: intact
 LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
@@ -76,17 +72,13 @@ def scan(
     fine = fine or segment.lows.shape[0] == 0
     chunk = max(GROUP, min(4096, CHUNK_BYTES // (4 * dim)) // GROUP * GROUP)
     together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
-    together = min(together, max(ALONE + 1, PRODUCT // (GROUP * dim)))
-    few = ROW_BY_ROW if dim <= NARROW else ALONE
     needed = fine or together > ALONE
     rows = empty(0 if plain else chunk, np.int32)
     gathered = empty((chunk if needed else 0, dim), np.float32)
     norms = empty(chunk, np.float32)
     block = empty((together, dim), np.float32)
-    width = max(PRODUCT // dim, GROUP * together)
-    products = empty(width if together > few else 0, np.float32)
     affinities = empty((together, chunk), np.float32)
-    maxima = empty(group_count(chunk), np.float32)
+    maxima = empty(2 * group_count(chunk), np.float32)  # and as many hands to deal them to
     chosen = empty(chunk + group_count(chunk) + 1, np.int32)
     buckets = segment.offsets.shape[0] - 1
     lines = buckets + 1 if segment.postings.shape[0] > 0 else 0  # the last is that of -1
@@ -102,6 +94,11 @@ def scan(
         coarse = not fine and end - begin <= ALONE
         direct = segment.lows.shape[0] == 0 and end - begin <= ALONE
         entry, stop = segment.offsets[bucket], segment.offsets[bucket + 1]
+        # A bucket whose rows were all found intact needs no look at each of them again.
+        checked = segment.sums.shape[0] + bucket
+        marked = checked < segment.verified.shape[0] and allowed.shape[0] == 0
+        wanted = COARSELY if coarse else WHOLLY
+        known = marked and segment.verified[checked] & wanted != 0
         while entry < stop:
             base = -1
             if plain:
@@ -109,7 +106,7 @@ def scan(
                 entry += size
                 fault = damaged_rows(segment, base, entry, coarse)
             else:
-                entry, size, fault = list_rows(segment, allowed, entry, stop, coarse, rows)
+                entry, size, fault = list_rows(segment, allowed, entry, stop, coarse, known, rows)
             if fault != -1:
                 return fault
             gather_norms(segment.norms, base, rows, size, norms)
@@ -129,20 +126,15 @@ def scan(
                         multiply_highs(segment.highs, base, rows, size, block, index, affinities)
                 if direct:
                     multiply_halves(segment.highs, base, rows, size, block, count, affinities)
-                elif not coarse and count <= few:
-                    multiply_rows(gathered, size, block, count, affinities)
                 elif not coarse:
-                    width = max(GROUP, PRODUCT // (dim * count))
-                    for left in range(0, size, width):
-                        right = min(size, left + width)
-                        product = products[: count * (right - left)].reshape(count, right - left)
-                        np.dot(block[:count], gathered[left:right].T, product)
-                        spread(product, left, affinities)
+                    multiply_rows(gathered, size, block, count, affinities)
                 for index in range(count):
                     to_affinities(metric, affinities, index, norms, size)
                     select(affinities, index, size, maxima, chosen, rows, base, number, earlier,
                            segment.codes, pair_queries[start + index], found)  # fmt: skip
                 mark(earlier, flagged, order, pair_queries, pair_turns, start, count, 0)
+        if marked and not known:
+            segment.verified[checked] |= COARSELY if coarse else COARSELY | WHOLLY
         begin = end
     return -1
 
@@ -164,10 +156,11 @@ def select(
 ) -> None:
     """Push the rows of a line that may be among the best; each row from its first bucket only."""
     line = affinities[index, :size]
-    tops = maxima[: group_count(size)]
+    groups = group_count(size)
+    tops = maxima[:groups]
     group_maxima(line, tops)
     room = found.affinities.shape[1]
-    floor = reached_by(tops, room)
+    floor = closely_reached_by(tops, room, maxima[groups:])
     if floor > found.dropped[query]:
         found.dropped[query] = floor
     if found.filled[query] == room:
@@ -274,28 +267,40 @@ def multiply_rows(
     count: int,
     products: NDArray[np.float32],
 ) -> None:
-    """Inner products of a few queries with gathered rows, four of them at once as above."""
+    """Inner products of queries with gathered rows.
+
+    Two queries and four rows at once are what fits into the processor's registers. For the few
+    queries of a bucket that is twice as fast as OpenBLAS, which first copies the rows to another
+    order.
+    """
     dim = block.shape[1]
-    whole = size // 4 * 4
-    for row in range(0, whole, 4):
-        for index in range(count):
+    last, final = size - 1, count - 1
+    for start in range(0, size, 4):
+        row = min(start, max(0, size - 4))  # the last four may overlap the four before
+        second, third, fourth = min(row + 1, last), min(row + 2, last), min(row + 3, last)
+        for begin in range(0, count, 2):
+            index = min(begin, max(0, count - 2))  # and the last two queries the two before
+            other = min(index + 1, final)
             one = two = three = four = np.float32(0.0)
+            five = six = seven = eight = np.float32(0.0)
             for column in range(dim):
-                value = block[index, column]
+                value, another = block[index, column], block[other, column]
                 one += value * gathered[row, column]
-                two += value * gathered[row + 1, column]
-                three += value * gathered[row + 2, column]
-                four += value * gathered[row + 3, column]
+                two += value * gathered[second, column]
+                three += value * gathered[third, column]
+                four += value * gathered[fourth, column]
+                five += another * gathered[row, column]
+                six += another * gathered[second, column]
+                seven += another * gathered[third, column]
+                eight += another * gathered[fourth, column]
             products[index, row] = one
-            products[index, row + 1] = two
-            products[index, row + 2] = three
-            products[index, row + 3] = four
-    for row in range(whole, size):
-        for index in range(count):
-            total = np.float32(0.0)
-            for column in range(dim):
-                total += block[index, column] * gathered[row, column]
-            products[index, row] = total
+            products[index, second] = two
+            products[index, third] = three
+            products[index, fourth] = four
+            products[other, row] = five
+            products[other, second] = six
+            products[other, third] = seven
+            products[other, fourth] = eight
 
 
 @filter_kernel
@@ -337,14 +342,6 @@ def multiply_halves(
             products[index, min(place + 1, last)] = two
             products[index, min(place + 2, last)] = three
             products[index, min(place + 3, last)] = four
-
-
-@inner_kernel
-def spread(product: NDArray[np.float32], left: int, affinities: NDArray[np.float32]) -> None:
-    """Copy a product's lines behind what earlier products left in the lines of ``affinities``."""
-    for index in range(product.shape[0]):
-        for column in range(product.shape[1]):
-            affinities[index, left + column] = product[index, column]
 
 
 class CandidateHeaps(NamedTuple):
@@ -446,9 +443,10 @@ def list_rows(
     entry: int,
     stop: int,
     coarse: bool,
+    known: bool,
     rows: NDArray[np.int32],
 ) -> tuple[int, int, int]:
-    """List the next allowed rows of a bucket, checked.
+    """List the next allowed rows of a bucket, checked unless they are known to be intact.
 
     Returns:
         The entry to go on from, how many rows were listed, and -1 or what is wrong.
@@ -471,14 +469,18 @@ def list_rows(
         if listed:
             prefetch(segment.codes, row, 0)
             prefetch_item(segment.norms, row)
-        if segment.sums.shape[0] > 0:
-            fault = damaged_rows(segment, row, row + 1, coarse)
-            if fault == -1:
-                fault = damaged_code(segment, row)
-            for column in range(segment.codes.shape[1] if listed else 0):
-                bucket = segment.codes[row, column]
-                if bucket < least or bucket >= buckets:
-                    fault = BROKEN
+    if fault == -1 and not known:
+        fault = damaged_listed(segment, rows, size, coarse)
+    if (
+        fault == -1 and not known and listed and segment.sums.shape[0] > 0
+    ):  # in memory they are as they were made
+        wrong = False
+        for place in range(size):
+            for column in range(segment.codes.shape[1]):
+                bucket = segment.codes[rows[place], column]
+                wrong |= (bucket < least) | (bucket >= buckets)
+        if wrong:
+            fault = BROKEN
     return entry, size, fault
 
 

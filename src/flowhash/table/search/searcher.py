@@ -1,6 +1,6 @@
 """``Searcher``: a search, from checked arguments to places and distances.
 
-Few queries on one segment take one compiled call. Batches are grouped by bucket and split over
+Few queries take one compiled call. Batches are grouped by bucket and split over
 threads by the work that the pairs of query and bucket mean. Both may leave a query whose nearest
 rows are too close together for their arithmetic; it is searched again with a finer one.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,16 @@ from flowhash.table.search.rerank import (
     measure,
     scan_exactly,
     settle,
+    sort_candidates,
 )
-from flowhash.table.search.scan import CandidateHeaps, empty_candidates, merge, scan
+from flowhash.table.search.scan import (
+    ALONE,
+    CHUNK_BYTES,
+    CandidateHeaps,
+    empty_candidates,
+    merge,
+    scan,
+)
 from flowhash.table.segments.arrays import look_up, note
 from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
@@ -100,8 +108,10 @@ class Searcher:
 
     @cached_property
     def noted(self) -> NDArray[np.int64]:
-        """Where the arrays of the only part are."""
-        return note(self.state.parts[0].segment.arrays, self.allowed[0])
+        """Where the arrays of each part are [parts, ...]."""
+        parts = zip(self.state.parts, self.allowed, strict=True)
+        lines = [note(part.segment.arrays, allowed) for part, allowed in parts]
+        return np.stack(lines) if lines else np.empty((0, 26), np.int64)
 
     def search(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
@@ -113,7 +123,6 @@ class Searcher:
             probe = int(probe[0])
         if (
             isinstance(probe, int)
-            and len(self.state.parts) == 1
             and at_least is None
             and (count * probe <= SMALL_BATCH or self._is_small(order, queries, probe, threads))
             and (_has_small_kernel() or next(_few_asked) >= PATIENCE)
@@ -121,7 +130,7 @@ class Searcher:
             return self._few(order, queries, top, probe, self.fineness.fine)
         opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe
         pieces = []
-        step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top)))
+        step = max(1, min(QUERIES_AT_ONCE, CANDIDATES_AT_ONCE // self._room(top, True)))
         for start in range(0, max(1, count), step):
             part = slice(start, start + step)
             pieces.append(
@@ -138,12 +147,19 @@ class Searcher:
         """Whether it is one query that opens some more buckets, which one thread scans."""
         if len(queries) != 1 or probe > SMALL_QUERY:
             return False
-        rows = count_rows(self.state.parts[0].segment.arrays.offsets, order, probe)
+        rows = sum(
+            count_rows(part.segment.arrays.offsets, order, probe) for part in self.state.parts
+        )
         return threads == 1 or not pays_threads(rows * queries.shape[1])
 
-    def _room(self, top: int) -> int:
-        """Candidates of a query in a batch: products are so precise that few spare ones do."""
-        return min(top + max(8, top // 8), self.state.live + 1)
+    def _room(self, top: int, coarse: bool) -> int:
+        """Candidates of a query in a batch.
+
+        Products of whole numbers are so precise that few spare ones do; most products are coarse
+        where most buckets have few queries.
+        """
+        spare = max(16, top // 4) if coarse else max(8, top // 8)
+        return min(top + spare, self.state.live + 1)
 
     def _few(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
@@ -151,17 +167,18 @@ class Searcher:
     ) -> RawHits:  # fmt: skip
         found = empty_hits(len(queries), top)
         found.opened.fill(probe)
-        usable, fault, sure = search_small_batch(
-            self.noted, self.metric, order, queries, probe, self.state.largest,
-            self.state.residual, fine, found.places,
-            found.distances, found.keys, found.counts, found.scanned,
+        usable, fault, number, sure = search_small_batch(
+            self.noted, self.settings.buckets, self.metric, order, queries, probe,
+            self.state.largest, self.state.residual, fine, found.places, found.distances,
+            found.keys, found.counts, found.scanned,
         )  # fmt: skip
         self.fineness.tried += not fine
         if sure:
             return found
         if not usable:
             self._refuse(order, queries, found.opened)
-        self.state.parts[0].segment.check(fault)
+        if fault != -1:
+            self.state.parts[number].segment.fail(fault)
         if not fine:
             self.fineness.missed += 1
             return self._few(order, queries, top, probe, True)
@@ -205,14 +222,19 @@ class Searcher:
         sequence = pair_queries[turns == 0]
         shards = shards_of(self.state, starts, queries.shape[1], threads)
 
-        def nobody() -> CandidateHeaps:
-            return empty_candidates(np.zeros(len(queries), np.int64), self._room(top))
+        coarse = not fine and len(turns) <= ALONE * int(np.count_nonzero(np.diff(starts)))
+        room = self._room(top, coarse)
 
-        # With one bucket a query, no two threads ever meet the same query.
-        shared = nobody() if opened.max(initial=0) <= 1 else None
+        def nobody() -> CandidateHeaps:
+            return empty_candidates(np.zeros(len(queries), np.int64), room)
+
+        if opened.max(initial=1) == 1:
+            return self._by_bucket(
+                order, queries, scaled, pair_queries, turns, shards, nobody(), top, fine
+            )
 
         def scan_shard(first: int, last: int) -> CandidateHeaps:
-            mine = nobody() if shared is None else shared
+            mine = nobody()
             for number, part in enumerate(self.state.parts):
                 fault = scan(
                     part.segment.arrays, number, self.allowed[number], self.metric, scaled, order,
@@ -226,9 +248,38 @@ class Searcher:
             return self._rank(queries, sequence, found, top, None, 1)
         with ThreadPoolExecutor(len(shards)) as pool:
             results = list(pool.map(lambda shard: scan_shard(*shard), shards))
-            for other in results[1:] if shared is None else []:
+            for other in results[1:]:
                 merge(results[0], other)
             return self._rank(queries, sequence, results[0], top, pool, len(shards))
+
+    def _by_bucket(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], scaled: NDArray[np.float32],
+        pair_queries: NDArray[np.int32], turns: NDArray[np.int32], shards: list[tuple[int, int]],
+        found: CandidateHeaps, top: int, fine: bool,
+    ) -> tuple[RawHits, NDArray[np.intp]]:  # fmt: skip
+        """The same where each query opens one bucket, bucket by bucket.
+
+        No two threads ever meet the same query.
+        """
+        answer = empty_hits(len(queries), top)._replace(scanned=found.scanned)
+        ranking = empty_ranking(found)
+
+        def search_shard(shard: tuple[int, int]) -> None:
+            fault, number = search_by_bucket(
+                self.noted, self.metric, queries, scaled, order, pair_queries, turns, *shard, fine,
+                self.state.largest, self.state.residual, found, ranking, answer.places,
+                answer.distances, answer.keys, answer.counts,
+            )  # fmt: skip
+            if fault != -1:
+                self.state.parts[number].segment.fail(fault)
+
+        if len(shards) > 1:
+            with ThreadPoolExecutor(len(shards)) as pool:
+                list(pool.map(search_shard, shards))
+        else:
+            for shard in shards:
+                search_shard(shard)
+        return answer, np.flatnonzero(ranking.proven == 0)
 
     def _rank(
         self, queries: NDArray[np.float32], sequence: NDArray[np.int32], found: CandidateHeaps,
@@ -246,6 +297,7 @@ class Searcher:
         def rank_range(start: int, stop: int) -> None:
             mine = sequence[start:stop]
             line = np.empty((1, queries.shape[1]), np.float32)
+            sort_candidates(found, mine, exact, ids)
             for number, part in enumerate(state.parts):
                 fault = measure(
                     part.segment.arrays, number, self.metric, queries, found, mine, top,
@@ -335,9 +387,132 @@ def expect_many_searches() -> None:
     _few_asked = itertools.count(PATIENCE)
 
 
+class Ranking(NamedTuple):
+    """Scratch space to rank candidates, c for each query, and what came of it.
+
+    Attributes:
+        exact: their exact distances [n, c].
+        ids: their ids [n, c].
+        ranks: their order [n, c].
+        proven: 1 where no other row can be among the nearest [n].
+    """
+
+    exact: NDArray[np.float64]
+    ids: NDArray[np.int64]
+    ranks: NDArray[np.int32]
+    proven: NDArray[np.uint8]
+
+
+@kernel
+def empty_ranking(found: CandidateHeaps) -> Ranking:
+    """Room to rank what is found."""
+    shape = found.affinities.shape
+    return Ranking(
+        empty(shape, np.float64), empty(shape, np.int64), empty(shape, np.int32),
+        empty(shape[0], np.uint8),
+    )  # fmt: skip
+
+
+@kernel
+def scan_and_rank(
+    noted: NDArray[np.int64],
+    metric: int,
+    queries: NDArray[np.float32],
+    scaled: NDArray[np.float32],
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    turns: NDArray[np.int32],
+    first: int,
+    last: int,
+    fine: bool,
+    largest: float,
+    residual: float,
+    found: CandidateHeaps,
+    ranking: Ranking,
+    sequence: NDArray[np.int32],
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Scan pairs ``first`` to ``last`` in all segments, then rank for ``sequence``.
+
+    Returns:
+        -1 or what is wrong, and with which segment.
+    """
+    for number in range(noted.shape[0]):
+        segment, allowed = look_up(noted[number])
+        fault = scan(segment, number, allowed, metric, scaled, order, pair_queries, turns, first,
+                     last, fine, found)  # fmt: skip
+        if fault != -1:
+            return fault, number
+    top = places.shape[1]
+    exact, ids, ranks, proven = ranking
+    line = empty((1, queries.shape[1]), np.float32)
+    sort_candidates(found, sequence, exact, ids)
+    for number in range(noted.shape[0]):
+        segment, allowed = look_up(noted[number])
+        fault = measure(segment, number, metric, queries, found, sequence, top, largest, residual,
+                        line, exact, ids)  # fmt: skip
+        if fault != -1:
+            return fault, number
+    settle(metric, queries, largest, residual, found, sequence, exact, ids, top, ranks, proven)
+    deliver(found, sequence, exact, ids, ranks, places, distances, keys, counts)
+    return -1, 0
+
+
+@kernel
+def search_by_bucket(
+    noted: NDArray[np.int64],
+    metric: int,
+    queries: NDArray[np.float32],
+    scaled: NDArray[np.float32],
+    order: NDArray[np.int32],
+    pair_queries: NDArray[np.int32],
+    turns: NDArray[np.int32],
+    first: int,
+    last: int,
+    fine: bool,
+    largest: float,
+    residual: float,
+    found: CandidateHeaps,
+    ranking: Ranking,
+    places: NDArray[np.int64],
+    distances: NDArray[np.float32],
+    keys: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> tuple[int, int]:
+    """Search where each query opens one bucket, in pairs ``first`` to ``last``.
+
+    Candidates are ranked while their bucket's rows are in the processor's cache.
+
+    Returns:
+        -1 or what is wrong, and with which segment.
+    """
+    begin = first
+    while begin < last:
+        end, size = begin, 0
+        while end < last and size < CHUNK_BYTES:
+            bucket = order[pair_queries[end], turns[end]]
+            for number in range(noted.shape[0]):
+                offsets = look_up(noted[number])[0].offsets
+                size += (offsets[bucket + 1] - offsets[bucket]) * queries.shape[1] * 4
+            while end < last and order[pair_queries[end], turns[end]] == bucket:
+                end += 1
+        fault, number = scan_and_rank(noted, metric, queries, scaled, order, pair_queries, turns,
+                                      begin, end, fine, largest, residual, found, ranking,
+                                      pair_queries[begin:end], places, distances, keys,
+                                      counts)  # fmt: skip
+        if fault != -1:
+            return fault, number
+        begin = end
+    return -1, 0
+
+
 @kernel
 def search_small_batch(
     noted: NDArray[np.int64],
+    buckets: int,
     metric: int,
     order: NDArray[np.int32],
     queries: NDArray[np.float32],
@@ -350,14 +525,13 @@ def search_small_batch(
     keys: NDArray[np.int64],
     counts: NDArray[np.int64],
     scanned: NDArray[np.int64],
-) -> tuple[bool, int, bool]:
-    """Search one segment for a few queries, all in one call; the last five arrays are the answer.
+) -> tuple[bool, int, int, bool]:
+    """Search for a few queries, all in one call; the last five arrays are the answer.
 
     Returns:
-        Whether the arguments can be used; -1 or what is wrong with the file; whether all queries
-        are proven.
+        Whether the arguments can be used; -1 or what is wrong with a file, and with which segment;
+        whether all queries are proven.
     """
-    segment, allowed = look_up(noted)
     count, top = distances.shape
     room = top + max(16, top // 4)  # the spare ones let the proof succeed after a coarse scan
     scanned[:] = 0
@@ -365,29 +539,20 @@ def search_small_batch(
     scaled = empty(queries.shape, np.float32)
     pair_queries = empty(count * probe, np.int32)
     turns = empty(count * probe, np.int32)
-    proven = empty(count, np.uint8)
     if scale_queries(metric, queries, scaled) != -1 or not pair_few(
-        order, probe, segment.offsets.shape[0] - 1, pair_queries, turns
+        order, probe, buckets, pair_queries, turns
     ):
-        return False, -1, False
+        return False, -1, 0, False
+    ranking = empty_ranking(found)
     sequence = empty(count, np.int32)
     for query in range(count):
         sequence[query] = query
-    fault = scan(segment, 0, allowed, metric, scaled, order, pair_queries, turns, 0,
-                 count * probe, fine, found)  # fmt: skip
+    fault, number = scan_and_rank(noted, metric, queries, scaled, order, pair_queries, turns, 0,
+                                  count * probe, fine, largest, residual, found, ranking, sequence,
+                                  places, distances, keys, counts)  # fmt: skip
     if fault != -1:
-        return True, fault, False
-    exact = empty((count, room), np.float64)
-    ids = empty((count, room), np.int64)
-    ranks = empty((count, room), np.int32)
-    line = empty((1, queries.shape[1]), np.float32)
-    fault = measure(segment, 0, metric, queries, found, sequence, top, largest, residual, line,
-                    exact, ids)  # fmt: skip
-    if fault != -1:
-        return True, fault, False
-    settle(metric, queries, largest, residual, found, sequence, exact, ids, top, ranks, proven)
-    deliver(found, sequence, exact, ids, ranks, places, distances, keys, counts)
+        return True, fault, number, False
     sure = True
     for query in range(count):
-        sure &= proven[query] == 1
-    return True, -1, sure
+        sure &= ranking.proven[query] == 1
+    return True, -1, 0, sure

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from flowhash.compile import half_to_float, inner_kernel, join_planes, kernel, pointer_to
 
 BLOCK = 1024  # bytes with one checksum; small, because codes with k > 1 read scattered rows
+BLOCK_BITS = 10
 WORDS = BLOCK // 8
 BROKEN = -2  # instead of a block: an entry points out of its array, which no writer does
 
@@ -88,7 +89,8 @@ class Arrays(NamedTuple):
             k = 1.
         words: the file's data as 64-bit words, for its checksums; empty in memory.
         sums: the checksum of each block; empty in memory.
-        verified: which blocks were found intact.
+        verified: which blocks were found intact; with k > 1 behind them a byte for each bucket,
+            for what scans found of all its rows.
         starts: the byte at which highs, lows, norms, ids, postings and codes start [6] int64.
     """
 
@@ -240,6 +242,47 @@ def damaged_rows(segment: Arrays, start: int, stop: int, coarse: bool) -> int:
     if block < 0:
         block = damaged_plane(segment, NORMS, 4, start, stop)
     return block
+
+
+@inner_kernel
+def damaged_listed(segment: Arrays, rows: NDArray[np.int32], size: int, coarse: bool) -> int:
+    """The first damaged block under embeddings, norms and codes of listed rows, or -1.
+
+    Nearly always all of them were found intact before. Whether they were is looked up without
+    branches, so that the processor looks up many at a time.
+    """
+    if segment.sums.shape[0] == 0:
+        return -1
+    verified, starts, codes = segment.verified, segment.starts, segment.codes
+    width, wide = segment.highs.shape[1] * 2, codes.shape[1] * 4
+    highs, lows, norms, first = starts[HIGHS], starts[LOWS], starts[NORMS], starts[CODES]
+    whole, coded = not coarse and segment.lows.shape[0] > 0, codes.shape[0] > 0
+    intact = np.uint8(1)
+    for place in range(size):
+        row = np.int64(rows[place])
+        intact &= was_verified(verified, highs + row * width, width)
+        intact &= was_verified(verified, norms + row * 4, 4)
+        if whole:
+            intact &= was_verified(verified, lows + row * width, width)
+        if coded:
+            intact &= was_verified(verified, first + row * wide, wide)
+    for place in range(0 if intact else size):
+        fault = damaged_rows(segment, rows[place], rows[place] + 1, coarse)
+        if fault == -1:
+            fault = damaged_code(segment, rows[place])
+        if fault != -1:
+            return fault
+    return -1
+
+
+@inner_kernel
+def was_verified(verified: NDArray[np.uint8], begin: int, width: int) -> int:
+    """1 if all blocks under so many bytes, at least one, were found intact before."""
+    first, last = begin >> BLOCK_BITS, (begin + width - 1) >> BLOCK_BITS
+    intact = verified[first] & verified[last]
+    for block in range(first + 1, last):
+        intact &= verified[block]
+    return intact
 
 
 @inner_kernel

@@ -323,7 +323,7 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
         codes=found.get("codes", np.empty((0, 1), np.int32)),
         words=words,
         sums=sums,
-        verified=np.zeros(len(sums), np.uint8),
+        verified=np.zeros(len(sums) + (settings.buckets if settings.active > 1 else 0), np.uint8),
         starts=np.array([spans.get(name, (0, 0))[0] for name in names]),
     )
     strings = {
