@@ -25,6 +25,7 @@ from flowhash.table.segments.arrays import (
     Arrays,
     block_checksums,
 )
+from flowhash.table.segments.quantised_plane import empty_quantised
 from flowhash.table.segments.segment import Segment, SegmentFile
 from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
@@ -37,6 +38,7 @@ KINDS = {
     "I32": "<i4",
     "F16": "<f2",
     "U16": "<u2",
+    "I8": "|i1",
     "U8": "|u1",
     "U32": "<u4",
 }
@@ -261,6 +263,14 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             plan.copy_lows(start, stop, lows)
             yield lows
 
+    quanta = empty_quantised(count, 0)[1]
+
+    def quantised() -> Iterator[NDArray[Any]]:
+        for start, stop in ranges:
+            plane, _ = empty_quantised(stop - start, dim)
+            plan.copy_quantised(start, stop, plane, quanta[start:stop])
+            yield plane
+
     entries = [
         whole("ids", plan.keys),
         whole("order", plan.order),
@@ -269,6 +279,10 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
     for (plane, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
         entries.append(ArrayEntry(plane, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
+    has_quantised = layout.is_quantised(dim)
+    if has_quantised:
+        entries.append(ArrayEntry("quantised", np.dtype(np.int8), (count, dim), quantised()))
+        entries.append(whole("quanta", quanta))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
     for text in ("name", "payload"):
@@ -278,7 +292,8 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             entries.append(whole(f"{text}s", strings.content))
     written = write_container(file, entries)
     listed = len(plan.postings) if len(plan.postings) < plan.codes.size else None
-    return SegmentFile(name, count, *written, *upper_roots(largest, dim), entries=listed)
+    return SegmentFile(name, count, *written, *upper_roots(largest, dim), entries=listed,
+                       quantised=has_quantised)  # fmt: skip
 
 
 def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segment:
@@ -290,7 +305,8 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
     found, spans, words, sums = map_container(path, entry)
     _check_arrays(path, found, entry, settings)
     upper = next(iter(LAYOUTS[settings.dtype].planes))
-    names = (upper, "lows", "norms", "ids", "postings", "codes")
+    names = (upper, "lows", "norms", "ids", "postings", "codes", "quantised", "quanta")
+    nothing = empty_quantised(0, settings.dim)
     arrays = Arrays(
         highs=found[upper].view(np.uint16),
         lows=found.get("lows", np.empty((0, settings.dim), np.uint16)),
@@ -303,6 +319,8 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
         sums=sums,
         verified=np.zeros(len(sums), np.uint8),
         starts=np.array([spans.get(name, (0, 0))[0] for name in names]),
+        quantised=found.get("quantised", nothing[0]),
+        quanta=found.get("quanta", nothing[1]),
     )
     strings = {
         name: Strings(found[f"{name}s"], found[f"{name}_offsets"])
@@ -345,6 +363,9 @@ def _check_arrays(
         expected["codes"] = ((rows, settings.active), np.int32)
         entries = rows * settings.active if entry.entries is None else entry.entries
         expected["postings"] = ((entries,), np.int32)
+    if entry.quantised:
+        expected["quantised"] = ((rows, settings.dim), np.int8)
+        expected["quanta"] = ((rows, 2), np.uint16)
     texts = {"name": settings.ids == STRING, "payload": "payloads" in found}
     for name in [name for name, there in texts.items() if there]:
         content = found.get(f"{name}s", np.empty(0))
