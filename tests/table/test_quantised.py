@@ -155,7 +155,7 @@ def test_no_row_is_nearer_than_its_bound(vectors: Any, metric: str, data: Any) -
     size, upper = len(vectors), np.empty(len(vectors), np.float32)
     places = np.arange(size, dtype=np.int32)
     base = data.draw(st.sampled_from([0, -1]))
-    multiply_steps(segment, base, places, size, padded, upper)
+    multiply_steps(segment, base, places, size, size, padded, upper)
     to_upper(kind, segment, base, places, size, step, length + rest, upper)
     largest = np.linalg.norm(vectors.astype(np.float64), axis=1).max() * 1.0001
     bound = looseness(kind, dim, length, rest, largest)
@@ -246,7 +246,7 @@ def test_it_is_what_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     part.segment.arrays.quanta[:] = 0
     with pytest.raises(AssertionError):
         case.check(5)
-    monkeypatch.setattr(searcher, "QUERIES_ALONE", 0)  # those batches read the other planes
+    monkeypatch.setattr(searcher, "NUMBERS_PER_QUERY", 1000)  # those batches read the other planes
     case.check(5)
 
 

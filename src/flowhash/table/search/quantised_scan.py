@@ -89,6 +89,7 @@ def scan_quantised(
     affinities = np.empty(CHUNK, np.float32)
     maxima = np.empty(group_count(CHUNK), np.float32)
     chosen = np.empty(CHUNK + group_count(CHUNK) + 1, np.int32)
+    promising = np.empty(top, np.float32)
     scaled = np.empty((1, dim), np.float32)
     whole = np.empty(dim, np.int16)
     padded = np.empty(dim + PADDED, np.int16)
@@ -112,12 +113,16 @@ def scan_quantised(
                 base, entry, count, fault = list_rows(segment, allowed, seen, entry, stop, rows)
                 if fault == -1 and count > 0:
                     scanned[query] += count
-                    multiply_steps(segment, base, rows, count, padded, affinities)
+                    following = entry
+                    if entry == stop and turn + 1 < opened[query]:
+                        following = start_of(segment, order[query, turn + 1])
+                    multiply_steps(segment, base, rows, count, following, padded, affinities)
                     to_upper(metric, segment, base, rows, count, step, length + rest, affinities)
                     size, fault = measure_reaching(
                         segment, number, metric, base, rows, affinities[:count], maxima, chosen,
-                        queries, query, length, bound, top, size, line, exact[query : query + 1],
-                        ids[query : query + 1], rows_of[query : query + 1],
+                        promising, queries, query, length, bound, top, size, line,
+                        exact[query : query + 1], ids[query : query + 1],
+                        rows_of[query : query + 1],
                     )  # fmt: skip
             if fault != -1:
                 return True, fault
@@ -134,6 +139,12 @@ def scan_quantised(
             distances[query, index] = exact[query, index] if filled else np.inf
             keys[query, index] = ids[query, index] if filled else -1
     return True, -1
+
+
+@inner_kernel
+def start_of(segment: Arrays, bucket: int) -> int:
+    """The first entry of a bucket; of a wrong one, which is refused later, any."""
+    return segment.offsets[min(max(bucket, 0), segment.offsets.shape[0] - 1)]
 
 
 @inner_kernel
@@ -178,10 +189,11 @@ def multiply_steps(
     base: int,
     rows: NDArray[np.int32],
     size: int,
+    following: int,
     padded: NDArray[np.int16],
     products: NDArray[np.float32],
 ) -> None:
-    """Inner products of a query with rows, both in whole steps."""
+    """Inner products of a query with rows, both in whole steps; ``following`` are read next."""
     plane = segment.quantised
     last = size - 1
     far = FAR // plane.shape[1]
@@ -189,12 +201,15 @@ def multiply_steps(
         place = min(start, max(0, size - TOGETHER))  # the last few may overlap those before
         second, third, fourth = min(place + 1, last), min(place + 2, last), min(place + 3, last)
         if base >= 0:
-            # The processor sees that rows follow each other, but not far enough ahead.
-            for ahead in range(base + place + far, base + place + far + TOGETHER):
+            # The processor sees that rows follow each other, but not far enough ahead, and not
+            # where they go on.
+            ahead = place + far
+            ahead = base + ahead if ahead < size else following + ahead - size
+            for row in range(ahead, ahead + TOGETHER):
                 for column in range(0, plane.shape[1], BYTES):
-                    prefetch(plane, ahead, column)
-            prefetch(segment.quanta, base + place, 0)
-            prefetch_item(segment.norms, base + place)
+                    prefetch(plane, row, column)
+            prefetch(segment.quanta, ahead, 0)
+            prefetch_item(segment.norms, ahead)
             places = (base + place, base + second, base + third, base + fourth)
         else:
             for ahead in range(min(place + AHEAD, size), min(place + AHEAD + TOGETHER, size)):
@@ -266,6 +281,7 @@ def measure_reaching(
     affinities: NDArray[np.float32],
     maxima: NDArray[np.float32],
     chosen: NDArray[np.int32],
+    promising: NDArray[np.float32],
     queries: NDArray[np.float32],
     query: int,
     length: float,
@@ -279,7 +295,8 @@ def measure_reaching(
 ) -> tuple[int, int]:
     """Measure the rows whose affinity may be enough, and keep the ``top`` nearest.
 
-    While fewer are kept, those that promise most come first: after them few others are left.
+    Where there are more, the ``top`` that promise most come first: after them few others are left.
+    ``promising`` is scratch space [top].
 
     Returns:
         How many rows are kept now, and -1 or what is wrong.
@@ -290,6 +307,9 @@ def measure_reaching(
     floor = np.float32(least_affinity(metric, length, bound, top, size, exact))
     if size < top:
         floor = reached_by(tops, top)
+    count = reaching(affinities, tops, floor, chosen)
+    if count > top:
+        floor = reached_by_first(affinities, chosen, count, promising)
     while True:
         count = reaching(affinities, tops, floor, chosen)
         for position in range(count):
@@ -317,6 +337,24 @@ def measure_reaching(
         floor = np.float32(least_affinity(metric, length, bound, top, size, exact))
         if floor >= ceiling or ceiling == -np.inf:
             return size, -1
+
+
+@inner_kernel
+def reached_by_first(
+    values: NDArray[np.float32], chosen: NDArray[np.int32], count: int, best: NDArray[np.float32]
+) -> float:
+    """The least of the largest chosen values, as many as ``best``, scratch space, has room for."""
+    last = best.shape[0] - 1
+    for position in range(count):
+        value = values[chosen[position]]
+        place = min(position, last)
+        if position > last and value <= best[last]:
+            continue
+        while place > 0 and best[place - 1] < value:
+            best[place] = best[place - 1]
+            place -= 1
+        best[place] = value
+    return best[last]
 
 
 @inner_kernel

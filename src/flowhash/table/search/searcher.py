@@ -47,9 +47,10 @@ from flowhash.threads import available_threads
 
 SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 SMALL_QUERY = 256  # the same where there is one query, and too little work for a second thread
-# Where there is a quantised plane: so many queries that open the same bucket are as quick together,
-# and so many neighbours are kept sorted by insertion; a thread is for so many numbers in steps.
-QUERIES_ALONE = 16
+# Where there is a quantised plane: queries are quicker alone unless one for so many numbers of a row
+# opens the same bucket; so many neighbours are kept sorted by insertion; and a thread is for so many
+# numbers in steps.
+NUMBERS_PER_QUERY = 8
 MOST_SORTED = 256
 STEPS_PER_THREAD = 1 << 22
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
@@ -153,7 +154,8 @@ class Searcher:
         if not self.quantised or top > MOST_SORTED or count * top > CANDIDATES_AT_ONCE:
             return False
         pairs = count * probe if isinstance(probe, int) else int(probe.sum())
-        return count == 1 or pairs <= QUERIES_ALONE * self.settings.buckets
+        together = self.settings.dim // NUMBERS_PER_QUERY
+        return count == 1 or pairs <= together * self.settings.buckets
 
     def _scan_alone(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
