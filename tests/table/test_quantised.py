@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from flowhash.table.search.step_products import (
 )
 from flowhash.table.segments.arrays import Arrays, PlaneLayout
 from flowhash.table.segments.quantised_plane import empty_quantised, quantise
+from tests.format.make_v1 import answers
 from tests.table.oracles import brute_force, differences, put
 from tests.table.test_damage import header_of
 from tests.table.test_forgery import first
@@ -42,6 +44,14 @@ from tests.table.test_search import VALUES, Case, make_case
 
 DIMS = [96, 100, 127, 128, 131, 160, 300]
 STORED = Path(__file__).resolve().parents[1] / "format"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _however_little_work() -> Iterator[None]:
+    """Small tables are not searched by the plane, but for these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searcher, "WORK_ALONE", 0)
+        yield
 
 
 def planes_of(vectors: Any) -> tuple[Any, Any]:
@@ -344,5 +354,7 @@ def test_compact_gives_the_plane_to_a_table_of_one_segment(
 
 def test_the_stored_table_has_the_plane(tmp_path: Path) -> None:
     shutil.copytree(STORED / "v4-quantised" / "table", tmp_path / "table")
+    expected = json.loads((STORED / "v4-quantised" / "expected.json").read_text())
     with HashTable.open(tmp_path / "table") as table:
         assert all(part.segment.is_quantised for part in table._state.parts)
+        assert answers(table) == expected

@@ -47,9 +47,10 @@ from flowhash.threads import available_threads
 
 SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 SMALL_QUERY = 256  # the same where there is one query, and too little work for a second thread
-# Where there is a quantised plane: queries are quicker alone unless one for so many numbers of a row
-# opens the same bucket; so many neighbours are kept sorted by insertion; and a thread is for so many
-# numbers in steps.
+# Where there is a quantised plane: queries of so many numbers to multiply are quicker alone, unless
+# one for so many numbers of a row opens the same bucket; so many neighbours are kept sorted by
+# insertion; and a thread is for so many numbers in steps.
+WORK_ALONE = 1 << 18
 NUMBERS_PER_QUERY = 8
 MOST_SORTED = 256
 STEPS_PER_THREAD = 1 << 22
@@ -150,12 +151,14 @@ class Searcher:
         return RawHits(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
     def _is_sparse(self, count: int, top: int, probe: int | NDArray[np.int32]) -> bool:
-        """Whether so few queries open a bucket that each is quicker scanned alone, by steps."""
+        """Whether so few queries open so large buckets that each is quicker scanned alone."""
         if not self.quantised or top > MOST_SORTED or count * top > CANDIDATES_AT_ONCE:
             return False
+        dim, buckets = self.settings.dim, self.settings.buckets
         pairs = count * probe if isinstance(probe, int) else int(probe.sum())
-        together = self.settings.dim // NUMBERS_PER_QUERY
-        return count == 1 or pairs <= together * self.settings.buckets
+        if self.state.live * pairs * dim < WORK_ALONE * count * buckets:
+            return False
+        return count == 1 or pairs <= dim // NUMBERS_PER_QUERY * buckets
 
     def _scan_alone(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
