@@ -25,7 +25,7 @@ from flowhash.table.segments.arrays import (
     Arrays,
     block_checksums,
 )
-from flowhash.table.segments.quantised_plane import empty_quantised
+from flowhash.table.segments.quantised_plane import empty_quantised, quantise
 from flowhash.table.segments.segment import Segment, SegmentFile
 from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
@@ -244,6 +244,11 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
     upper_type = next(iter(layout.planes.values()))
     norms = np.empty(count, np.float32)
     largest = np.zeros(2)
+    has_quantised = layout.is_quantised(dim)
+    quanta = empty_quantised(count, 0)[1]
+    kept: list[NDArray[np.int8]] = []
+    # What was given is in memory, four times as large; segments that are merged need not be.
+    keeps = has_quantised and all(source.segment is None for source in plan.sources)
 
     step = max(1, PIECE_BYTES // (dim * 2))
     ranges = [(start, min(count, start + step)) for start in range(0, count, step)]
@@ -253,6 +258,9 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             highs, lows = layout.empty_planes(stop - start, dim)
             squares = plan.copy_range(start, stop, highs, lows, norms[start:stop])
             np.maximum(largest, squares, out=largest)
+            if keeps:
+                kept.append(empty_quantised(stop - start, dim)[0])
+                quantise(highs, lows, kept[-1], quanta[start:stop])
             yield highs.view(upper_type)
 
     def lowers() -> Iterator[NDArray[Any]]:
@@ -263,10 +271,9 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             plan.copy_lows(start, stop, lows)
             yield lows
 
-    quanta = empty_quantised(count, 0)[1]
-
     def quantised() -> Iterator[NDArray[Any]]:
-        for start, stop in ranges:
+        yield from kept
+        for start, stop in [] if keeps else ranges:
             plane, _ = empty_quantised(stop - start, dim)
             plan.copy_quantised(start, stop, plane, quanta[start:stop])
             yield plane
@@ -279,7 +286,6 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
     for (plane, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
         entries.append(ArrayEntry(plane, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
-    has_quantised = layout.is_quantised(dim)
     if has_quantised:
         entries.append(ArrayEntry("quantised", np.dtype(np.int8), (count, dim), quantised()))
         entries.append(whole("quanta", quanta))
