@@ -429,8 +429,8 @@ def test_signing_again_changes_nothing(table_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_clearly(table_path: Path) -> None:
-    rewrite(table_path, lambda body: body.update(version=4, something="new"))
-    with pytest.raises(StorageError, match=r"manifest\.json has format version 4.*newer") as caught:
+    rewrite(table_path, lambda body: body.update(version=5, something="new"))
+    with pytest.raises(StorageError, match=r"manifest\.json has format version 5.*newer") as caught:
         HashTable.open(table_path)
     assert not isinstance(caught.value, DamagedFileError)
 

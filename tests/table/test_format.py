@@ -31,7 +31,7 @@ def maker() -> ModuleType:
 
 
 def test_there_are_stored_tables() -> None:
-    assert NAMES == ["v1-int64", "v1-strings", "v2-notes", "v3-short"]
+    assert NAMES == ["v1-int64", "v1-strings", "v2-notes", "v3-short", "v4-quantised"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,9 +76,10 @@ def test_the_example_on_the_format_page_reads_it(name: str) -> None:
 
 def test_the_manifest_has_the_fields_of_the_page() -> None:
     page = (ROOT / "docs" / "format.md").read_text()
-    for stored in ("v2-notes", "v3-short"):
+    for stored in ("v2-notes", "v3-short", "v4-quantised"):
         manifest = json.loads((STORED / stored / "table" / "manifest.json").read_text())
         segment = [entry for entry in manifest["segments"] if entry["deleted"]][-1]
-        assert ("entries" in segment) == (stored == "v3-short") == (manifest["version"] == 3)
+        assert ("entries" in segment) == (stored != "v2-notes") == (manifest["version"] >= 3)
+        assert ("quantised" in segment) == (manifest["version"] == 4)
         for name in (*manifest, *manifest["settings"], *segment, *segment["deleted"]):
             assert f"`{name}`" in page

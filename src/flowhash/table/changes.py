@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flowhash.errors import InputError
 from flowhash.table.arguments import NewRows, read_codes
 from flowhash.table.ids import INT64, Ids, last_of_each, pack_strings
+from flowhash.table.segments.arrays import LAYOUTS
 from flowhash.table.segments.segment import NO_ROWS, LiveSegment, Segment, TableState
 from flowhash.table.segments.segment_draft import SegmentDraft, draft, given, in_memory, stored
 from flowhash.table.storage.manifest import LARGEST_SEGMENT
@@ -98,7 +99,10 @@ def tidy(settings: TableSettings, folder: TableFolder | None, state: TableState)
 def compact(settings: TableSettings, folder: TableFolder | None, state: TableState) -> TableState:
     """All live rows in one segment, or in as few as their size allows."""
     for group in _groups(state):
-        if len(group) > 1 or any(len(part.alive) for part in group):
+        plane = LAYOUTS[settings.dtype].is_quantised(settings.dim)
+        if len(group) > 1 or any(
+            len(part.alive) or (plane and not part.segment.is_quantised) for part in group
+        ):
             state = _merge(settings, folder, state, group)
     return state
 

@@ -136,9 +136,10 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
     Sums were in float32, in whatever order was quickest on the machine that wrote them: they are
     right within ``UNIT`` for each number of a row, and a few more.
     """
+    arrays = segment.arrays
     directed = compares_directions(metric)
-    share = 1.05 * UNIT * (segment.arrays.highs.shape[1] + 8)
-    step = max(1, PIECE // segment.arrays.highs.shape[1])
+    share = 1.05 * UNIT * (arrays.highs.shape[1] + 8)
+    step = max(1, PIECE // arrays.highs.shape[1])
     for start in range(0, segment.rows, step):
         rows = slice(start, start + step)
         embeddings = segment.embeddings(rows).astype(np.float64)
@@ -150,12 +151,17 @@ def _embedding_faults(metric: int, segment: Segment) -> list[str]:
             return ["an embedding has no direction, which cosine compares"]
         norms = 1 / lengths if directed else squares
         tiny = 0.0 if directed else 2.0**-148 * embeddings.shape[1]
-        stored = segment.arrays.norms[rows].astype(np.float64)
+        stored = arrays.norms[rows].astype(np.float64)
         if not (np.abs(stored - norms) <= share * norms + tiny).all():
             return ["its norms are not those of its embeddings"]
         if segment.layout.is_split:
-            uppers = segment.arrays.highs[rows].astype(np.uint32) << np.uint32(16)
+            uppers = arrays.highs[rows].astype(np.uint32) << np.uint32(16)
             rests = np.linalg.norm(embeddings - uppers.view(np.float32), axis=1)
             if not (rests <= segment.residual).all():
                 return ["the upper halves of an embedding leave out more than its segment says"]
+        if len(arrays.quantised):
+            quanta = (arrays.quanta[rows].astype(np.uint32) << np.uint32(16)).view(np.float32)
+            steps = arrays.quantised[rows] * quanta[:, :1].astype(np.float64)
+            if not (np.linalg.norm(embeddings - steps, axis=1) <= quanta[:, 1]).all():
+                return ["its quantised plane leaves out more of an embedding than it says"]
     return []

@@ -31,6 +31,7 @@ from flowhash.table.search.bucket_plan import (
     pays_threads,
     shards_of,
 )
+from flowhash.table.search.quantised_scan import scan_quantised
 from flowhash.table.search.rerank import (
     RawHits,
     deliver,
@@ -51,15 +52,26 @@ from flowhash.table.search.scan import (
 from flowhash.table.segments.arrays import look_up, note
 from flowhash.table.segments.segment import TableState
 from flowhash.table.table_settings import TableSettings
+from flowhash.threads import available_threads
 
 SMALL_BATCH = 16  # pairs of query and bucket that one compiled call does best
 SMALL_QUERY = 256  # the same where there is one query, and too little work for a second thread
 # Searches of few queries that go as batches before the kernel for them is compiled, where no
 # process has done so yet: it saves a tenth of a millisecond each, compiling it takes seconds.
 PATIENCE = 16
+# Where there is a quantised plane: queries of so many numbers to multiply are quicker alone, unless
+# one for so many numbers of a row opens the same bucket; so many neighbours are kept sorted by
+# insertion; and a thread is for so many numbers in steps.
+WORK_ALONE = 1 << 18
+NUMBERS_PER_QUERY = 8
+MOST_SORTED = 256
+STEPS_PER_THREAD = 1 << 22
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
 _few_asked = itertools.count()  # of this process
+
+# Of queries that are scanned alone: exact distances, ids and places [q, top + 1].
+NearestRows = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass
@@ -111,7 +123,14 @@ class Searcher:
         """Where the arrays of each part are [parts, ...]."""
         parts = zip(self.state.parts, self.allowed, strict=True)
         lines = [note(part.segment.arrays, allowed) for part, allowed in parts]
-        return np.stack(lines) if lines else np.empty((0, 26), np.int64)
+        return np.stack(lines) if lines else np.empty((0, 0), np.int64)
+
+    @cached_property
+    def quantised(self) -> list[NDArray[np.int64]]:
+        """Where the arrays of each part are, if all of them have quantised planes; or nothing."""
+        if any(not part.segment.is_quantised for part in self.state.parts):
+            return []
+        return list(self.noted)
 
     def search(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
@@ -121,6 +140,9 @@ class Searcher:
         count = len(queries)
         if not isinstance(probe, int) and count == 1:
             probe = int(probe[0])
+        if at_least is None and self._is_sparse(count, top, probe):
+            opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe.copy()
+            return self._scan_alone(order, queries, top, opened, threads)
         if (
             isinstance(probe, int)
             and at_least is None
@@ -139,6 +161,93 @@ class Searcher:
         if len(pieces) == 1:
             return pieces[0]
         return RawHits(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+
+    def _is_sparse(self, count: int, top: int, probe: int | NDArray[np.int32]) -> bool:
+        """Whether so few queries open so large buckets that each is quicker scanned alone."""
+        if not self.quantised or top > MOST_SORTED or count * top > CANDIDATES_AT_ONCE:
+            return False
+        dim, buckets = self.settings.dim, self.settings.buckets
+        pairs = count * probe if isinstance(probe, int) else int(probe.sum())
+        if self.state.live * pairs * dim < WORK_ALONE * count * buckets:
+            return False
+        return count == 1 or pairs <= dim // NUMBERS_PER_QUERY * buckets
+
+    def _scan_alone(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
+        opened: NDArray[np.int32], threads: int | None,
+    ) -> RawHits:  # fmt: skip
+        """Scan the buckets of each query by themselves, their quantised planes first."""
+        count = len(queries)
+        rows = self.state.live * (int(opened.sum()) / self.settings.buckets)
+        most = available_threads() if threads is None else threads
+        shards = max(1, min(most, int(rows * queries.shape[1] / STEPS_PER_THREAD)))
+        if count == 1 and shards > 1 and self.settings.active == 1:
+            return self._scan_divided(order, queries, top, opened, shards)
+        found, _ = self._scan_ranges(order, queries, top, opened, min(count, shards))
+        return found
+
+    def _scan_divided(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
+        opened: NDArray[np.int32], shards: int,
+    ) -> RawHits:  # fmt: skip
+        """The same for one query, whose buckets are dealt out to threads; no row is in two."""
+        width = -(-int(opened[0]) // shards)
+        dealt = np.zeros((shards, width), np.int32)
+        hands = np.empty(shards, np.int32)
+        for shard in range(shards):
+            hand = order[0, shard : opened[0] : shards]
+            hands[shard] = len(hand)
+            dealt[shard, : len(hand)] = hand
+        if first_wrong_bucket(order, opened, self.settings.buckets) != -1:
+            self._refuse(order, queries, opened)
+        found, (exact, ids, places) = self._scan_ranges(
+            dealt, np.repeat(queries, shards, axis=0), top, hands, shards
+        )
+        kept = np.arange(top + 1) < found.counts[:, None]
+        exact, ids, places = exact[kept], ids[kept], places[kept]
+        first = np.lexsort((ids, exact))[:top]
+        merged = empty_hits(1, top)._replace(
+            opened=opened, scanned=found.scanned.sum(keepdims=True)
+        )
+        merged.places.fill(-1)
+        merged.distances.fill(np.inf)
+        merged.keys.fill(-1)
+        merged.counts[0] = len(first)
+        merged.places[0, : len(first)] = places[first]
+        merged.distances[0, : len(first)] = exact[first]
+        merged.keys[0, : len(first)] = ids[first]
+        return merged
+
+    def _scan_ranges(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
+        opened: NDArray[np.int32], shards: int,
+    ) -> tuple[RawHits, NearestRows]:  # fmt: skip
+        """Scan queries alone, in so many threads; the answer, and the same in float64."""
+        count = len(queries)
+        found = empty_hits(count, top)._replace(opened=opened)
+        found.counts.fill(0)
+        found.scanned.fill(0)
+        room = (count, top + 1)  # the last is scratch space
+        nearest = (np.empty(room), np.empty(room, np.int64), np.empty(room, np.int64))
+
+        def scan_range(first: int, last: int) -> None:
+            for number, noted in enumerate(self.quantised):
+                usable, fault = scan_quantised(
+                    noted, number, self.metric, order, opened, queries, first, last, top,
+                    self.state.largest, *nearest, found.places, found.distances, found.keys,
+                    found.counts, found.scanned,
+                )  # fmt: skip
+                if not usable:
+                    self._refuse(order, queries, opened)
+                self.state.parts[number].segment.check(fault)
+
+        if shards <= 1:
+            scan_range(0, count)
+        else:
+            edges = [count * shard // shards for shard in range(shards + 1)]
+            with ThreadPoolExecutor(shards) as pool:
+                list(pool.map(scan_range, edges[:-1], edges[1:]))
+        return found, nearest
 
     def _is_small(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], probe: int,

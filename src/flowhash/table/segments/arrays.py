@@ -4,6 +4,9 @@ An embedding in float32 is kept in two planes, the upper 16 bits of each number 
 bits. A scan for one query reads the upper plane only, half of the memory, and ranks so well that
 the exact distances of a few candidates settle the rest; nothing is lost and nothing stored twice.
 
+Long rows moreover have a third plane, the quantised one, of one byte for each number: a quarter of
+the memory again, for scans that find out which rows are worth reading at all.
+
 Rows are sorted by their codes. With k = 1 a bucket is therefore a run of neighbouring rows, and
 the offsets say it all; with k > 1 each bucket has a list of rows, and each row its code. An item
 may be in fewer than k buckets: its code ends with -1, and no list names it for that.
@@ -30,7 +33,9 @@ WORDS = BLOCK // 8
 BROKEN = -2  # instead of a block: an entry points out of its array, which no writer does
 
 # Positions in Arrays.starts.
-HIGHS, LOWS, NORMS, IDS, POSTINGS, CODES = range(6)
+HIGHS, LOWS, NORMS, IDS, POSTINGS, CODES, QUANTISED, QUANTA = range(8)
+
+QUANTISED_FROM = 96  # numbers of a row; of shorter ones the sums around the products cost more
 
 
 class PlaneLayout(NamedTuple):
@@ -51,6 +56,10 @@ class PlaneLayout(NamedTuple):
     def is_split(self) -> bool:
         """Whether there is a lower plane."""
         return len(self.planes) > 1
+
+    def is_quantised(self, dim: int) -> bool:
+        """Whether new segments get the quantised plane: a quarter of two planes, half of one."""
+        return self.is_split and dim >= QUANTISED_FROM
 
     def rounded(self, vectors: NDArray[np.float32]) -> NDArray[Any]:
         """Embeddings as they will be stored; what is too large becomes infinite."""
@@ -91,7 +100,11 @@ class Arrays(NamedTuple):
         sums: the checksum of each block; empty in memory.
         verified: which blocks were found intact; with k > 1 behind them a byte for each bucket,
             for what scans found of all its rows.
-        starts: the byte at which highs, lows, norms, ids, postings and codes start [6] int64.
+        starts: the byte at which highs, lows, norms, ids, postings, codes, quantised and quanta
+            start [8] int64.
+        quantised: numbers in whole steps [n, dim] int8; without rows if there is no such plane.
+        quanta: the step of each row, and a length that what the steps leave out of it does not
+            exceed, both as upper 16 bits of float32 [n, 2] uint16.
     """
 
     highs: NDArray[np.uint16]
@@ -104,7 +117,9 @@ class Arrays(NamedTuple):
     words: NDArray[np.uint64] = np.empty(0, np.uint64)
     sums: NDArray[np.uint32] = np.empty(0, np.uint32)
     verified: NDArray[np.uint8] = np.empty(0, np.uint8)
-    starts: NDArray[np.int64] = np.zeros(6, np.int64)
+    starts: NDArray[np.int64] = np.zeros(8, np.int64)
+    quantised: NDArray[np.int8] = np.empty((0, 1), np.int8)
+    quanta: NDArray[np.uint16] = np.empty((0, 2), np.uint16)
 
 
 @inner_kernel
@@ -321,6 +336,7 @@ def damaged_id(segment: Arrays, row: int) -> int:
 # segment stay where they are, so their addresses can be noted once, in a single array.
 
 _float32 = pointer_to(numba.types.float32)
+_int8 = pointer_to(numba.types.int8)
 _uint8 = pointer_to(numba.types.uint8)
 _uint16 = pointer_to(numba.types.uint16)
 _uint32 = pointer_to(numba.types.uint32)
@@ -342,7 +358,7 @@ def note(segment: Arrays, allowed: NDArray[np.uint8]) -> NDArray[np.int64]:
 @kernel
 def look_up(noted: NDArray[np.int64]) -> tuple[Arrays, NDArray[np.uint8]]:
     """The arrays that :func:`note` noted, and the rows that may be found."""
-    dim, active = noted[24], noted[25]
+    dim, active = noted[28], noted[29]
     segment = Arrays(
         numba.carray(_uint16(noted[0]), (noted[1], dim)),
         numba.carray(_uint16(noted[2]), (noted[3], dim)),
@@ -355,5 +371,7 @@ def look_up(noted: NDArray[np.int64]) -> tuple[Arrays, NDArray[np.uint8]]:
         numba.carray(_uint32(noted[16]), (noted[17],)),
         numba.carray(_uint8(noted[18]), (noted[19],)),
         numba.carray(_int64(noted[20]), (noted[21],)),
+        numba.carray(_int8(noted[22]), (noted[23], dim)),
+        numba.carray(_uint16(noted[24]), (noted[25], 2)),
     )
-    return segment, numba.carray(_uint8(noted[22]), (noted[23],))
+    return segment, numba.carray(_uint8(noted[26]), (noted[27],))

@@ -47,6 +47,7 @@ class SegmentFile:
     residual: float
     deleted: DeletedFile | None = None
     entries: int | None = None  # of all bucket lists, where some rows have fewer than k buckets
+    quantised: bool = False  # whether there is a quantised plane
 
 
 NO_ROWS = np.empty(0, np.uint8)
@@ -87,6 +88,11 @@ class Segment:
     def layout(self) -> PlaneLayout:
         """How embeddings are stored."""
         return LAYOUTS["float32" if len(self.arrays.lows) else "float16"]
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it can be searched by its quantised plane."""
+        return len(self.arrays.quantised) == self.rows
 
     def check(self, fault: int) -> None:
         """Raise what a kernel reported, if it is not -1."""

@@ -31,6 +31,7 @@ from flowhash.table.distance_metrics import (
 )
 from flowhash.table.ids import NO_STRINGS, Ids, Strings
 from flowhash.table.segments.arrays import BROKEN, LAYOUTS, Arrays, PlaneLayout, damaged_rows
+from flowhash.table.segments.quantised_plane import empty_quantised, quantise
 from flowhash.table.segments.segment import Segment
 from flowhash.table.table_settings import TableSettings
 from flowhash.threads import in_shards
@@ -139,6 +140,14 @@ class SegmentDraft:
         for source, rows in self._shares(start, stop):
             copy_lows(source.arrays, source.vectors.view(np.uint32), rows, lows)
 
+    def copy_quantised(
+        self, start: int, stop: int, quantised: NDArray[np.int8], quanta: NDArray[np.uint16]
+    ) -> None:
+        """Quantise rows that ``copy_range`` has copied before."""
+        highs, lows = self.layout.empty_planes(stop - start, self.settings.dim)
+        self.copy_range(start, stop, highs, lows, np.empty(stop - start, np.float32))
+        quantise(highs, lows, quantised, quanta)
+
     def _shares(self, start: int, stop: int) -> Iterator[tuple[RowSource, NDArray[np.int64]]]:
         """Each source, and its row for each place of a range; -1 where it is another's."""
         for number, source in enumerate(self.sources):
@@ -205,13 +214,21 @@ def in_memory(plan: SegmentDraft) -> Segment:
     count, dim = len(plan.rows), plan.settings.dim
     highs, lows = plan.layout.empty_planes(count, dim)
     norms = np.empty(count, np.float32)
+    planned = count if plan.layout.is_quantised(dim) else 0
+    quantised, quanta = empty_quantised(planned, dim)
 
     def work(start: int, stop: int) -> NDArray[np.float64]:
         part = slice(start, stop)
-        return plan.copy_range(start, stop, highs[part], lows[part], norms[part])
+        squares = plan.copy_range(start, stop, highs[part], lows[part], norms[part])
+        if planned:
+            quantise(highs[part], lows[part], quantised[part], quanta[part])
+        return squares
 
     limits = upper_roots(np.max(in_shards(work, count), axis=0), dim)
-    arrays = Arrays(highs, lows, norms, plan.keys, plan.offsets, plan.postings, plan.codes)
+    arrays = Arrays(
+        highs, lows, norms, plan.keys, plan.offsets, plan.postings, plan.codes,
+        quantised=quantised, quanta=quanta,
+    )  # fmt: skip
     return Segment(arrays, plan.order, plan.strings("names"), plan.strings("payloads"), *limits)
 
 

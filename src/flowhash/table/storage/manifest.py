@@ -19,9 +19,10 @@ from flowhash.table.segments.segment import DeletedFile, SegmentFile
 from flowhash.table.table_settings import TableSettings
 
 NAME = "manifest.json"
-FORMAT, VERSION = "flowhash-table", 3
+FORMAT, VERSION = "flowhash-table", 4
 # The versions of manifests without what later ones brought: older FlowHashes read them.
-ALL_BUCKETS = 2  # no item has fewer than k
+NOT_QUANTISED = 3  # no segment has the quantised plane
+ALL_BUCKETS = 2  # nor is any item in has fewer than k
 WITHOUT_NOTES = 1  # nor are there any notes
 SEGMENT_NAME = re.compile(r"segment-\d{10}\.safetensors")
 DELETED_NAME = re.compile(r"deleted-\d{10}\.npy")
@@ -66,11 +67,15 @@ def dump(manifest: Manifest) -> bytes:
     body = {"format": FORMAT, "version": VERSION, **asdict(manifest)}
     if not manifest.notes:
         del body["notes"]
-    if all(segment.entries is None for segment in manifest.segments):
-        body["version"] = ALL_BUCKETS if manifest.notes else WITHOUT_NOTES
+    if not any(segment.quantised for segment in manifest.segments):
+        body["version"] = NOT_QUANTISED
+        if all(segment.entries is None for segment in manifest.segments):
+            body["version"] = ALL_BUCKETS if manifest.notes else WITHOUT_NOTES
     for segment in body["segments"]:
         if segment["entries"] is None:
             del segment["entries"]
+        if segment["quantised"] is False:
+            del segment["quantised"]
     text = json.dumps(body, indent=1, sort_keys=True)
     body["crc32"] = zlib.crc32(text.encode())
     return json.dumps(body, indent=1, sort_keys=True).encode() + b"\n"
@@ -147,8 +152,9 @@ def _check_numbers(manifest: Manifest) -> None:
             counts += [(segment.deleted.rows, segment.rows + 1), (segment.deleted.size, WORD)]
             counts.append((segment.deleted.crc32, 1 << 32))
     whole = all(type(count) is int and 0 <= count < limit for count, limit in counts)
+    known = all(type(segment.quantised) is bool for segment in manifest.segments)
     real = all(type(length) in (int, float) and 0 <= length < LARGEST_LENGTH for length in lengths)
-    if not whole or not real or type(manifest.identity) is not str:
+    if not whole or not known or not real or type(manifest.identity) is not str:
         raise ValueError("a number in it is none, or out of range")
     if type(manifest.notes) is not dict:
         raise ValueError("its notes are no object")

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ from flowhash.table.segments.arrays import (
     Arrays,
     block_checksums,
 )
+from flowhash.table.segments.quantised_plane import empty_quantised, quantise
 from flowhash.table.segments.segment import Segment, SegmentFile
 from flowhash.table.segments.segment_draft import SegmentDraft, upper_roots
 from flowhash.table.table_settings import TableSettings
@@ -39,6 +41,7 @@ KINDS = {
     "I32": "<i4",
     "F16": "<f2",
     "U16": "<u2",
+    "I8": "|i1",
     "U8": "|u1",
     "U32": "<u4",
 }
@@ -254,25 +257,33 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
     upper_type = next(iter(layout.planes.values()))
     norms = np.empty(count, np.float32)
     largest = np.zeros(2)
+    has_quantised = layout.is_quantised(dim)
+    quanta = empty_quantised(count, 0)[1]
+    kept: list[NDArray[np.int8]] = []
+    # What was given is in memory, four times as large; segments that are merged need not be.
+    keeps = has_quantised and all(source.segment is None for source in plan.sources)
 
     step = max(1, PIECE_BYTES // (dim * 2))
     ranges = [(start, min(count, start + step)) for start in range(0, count, step)]
 
+    def copy_shard(
+        start: int, highs: NDArray[np.uint16], lows: NDArray[np.uint16],
+        plane: NDArray[np.int8], first: int, last: int,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        part, rows = slice(first, last), slice(start + first, start + last)
+        squares = plan.copy_range(rows.start, rows.stop, highs[part], lows[part], norms[rows])
+        if len(plane):
+            quantise(highs[part], lows[part], plane[part], quanta[rows])
+        return squares
+
     def uppers() -> Iterator[NDArray[Any]]:
         for start, stop in ranges:
             highs, lows = layout.empty_planes(stop - start, dim)
-            piece = norms[start:stop]
-
-            def work(
-                first: int, last: int, start: int = start, highs: NDArray[np.uint16] = highs,
-                lows: NDArray[np.uint16] = lows, piece: NDArray[np.float32] = piece,
-            ) -> NDArray[np.float64]:  # fmt: skip
-                return plan.copy_range(
-                    start + first, start + last,
-                    highs[first:last], lows[first:last], piece[first:last],
-                )  # fmt: skip
-
+            plane = empty_quantised(stop - start if keeps else 0, dim)[0]
+            work = partial(copy_shard, start, highs, lows, plane)
             np.max([largest, *in_shards(work, stop - start)], axis=0, out=largest)
+            if keeps:
+                kept.append(plane)
             yield highs.view(upper_type)
 
     def lowers() -> Iterator[NDArray[Any]]:
@@ -283,6 +294,13 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             plan.copy_lows(start, stop, lows)
             yield lows
 
+    def quantised() -> Iterator[NDArray[Any]]:
+        yield from kept
+        for start, stop in [] if keeps else ranges:
+            plane, _ = empty_quantised(stop - start, dim)
+            plan.copy_quantised(start, stop, plane, quanta[start:stop])
+            yield plane
+
     entries = [
         whole("ids", plan.keys),
         whole("order", plan.order),
@@ -291,6 +309,9 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
     for (plane, kind), pieces in zip(layout.planes.items(), (uppers(), lowers()), strict=False):
         entries.append(ArrayEntry(plane, kind, (count, dim), pieces))
     entries.append(whole("norms", norms))
+    if has_quantised:
+        entries.append(ArrayEntry("quantised", np.dtype(np.int8), (count, dim), quantised()))
+        entries.append(whole("quanta", quanta))
     if len(plan.codes):
         entries += [whole("codes", plan.codes), whole("postings", plan.postings)]
     for text in ("name", "payload"):
@@ -300,7 +321,8 @@ def write_segment(file: IO[bytes], name: str, plan: SegmentDraft) -> SegmentFile
             entries.append(whole(f"{text}s", strings.content))
     written = write_container(file, entries)
     listed = len(plan.postings) if len(plan.postings) < plan.codes.size else None
-    return SegmentFile(name, count, *written, *upper_roots(largest, dim), entries=listed)
+    return SegmentFile(name, count, *written, *upper_roots(largest, dim), entries=listed,
+                       quantised=has_quantised)  # fmt: skip
 
 
 def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segment:
@@ -312,7 +334,8 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
     found, spans, words, sums = map_container(path, entry)
     _check_arrays(path, found, entry, settings)
     upper = next(iter(LAYOUTS[settings.dtype].planes))
-    names = (upper, "lows", "norms", "ids", "postings", "codes")
+    names = (upper, "lows", "norms", "ids", "postings", "codes", "quantised", "quanta")
+    nothing = empty_quantised(0, settings.dim)
     arrays = Arrays(
         highs=found[upper].view(np.uint16),
         lows=found.get("lows", np.empty((0, settings.dim), np.uint16)),
@@ -325,6 +348,8 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
         sums=sums,
         verified=np.zeros(len(sums) + (settings.buckets if settings.active > 1 else 0), np.uint8),
         starts=np.array([spans.get(name, (0, 0))[0] for name in names]),
+        quantised=found.get("quantised", nothing[0]),
+        quanta=found.get("quanta", nothing[1]),
     )
     strings = {
         name: Strings(found[f"{name}s"], found[f"{name}_offsets"])
@@ -367,6 +392,9 @@ def _check_arrays(
         expected["codes"] = ((rows, settings.active), np.int32)
         entries = rows * settings.active if entry.entries is None else entry.entries
         expected["postings"] = ((entries,), np.int32)
+    if entry.quantised:
+        expected["quantised"] = ((rows, settings.dim), np.int8)
+        expected["quanta"] = ((rows, 2), np.uint16)
     texts = {"name": settings.ids == STRING, "payload": "payloads" in found}
     for name in [name for name, there in texts.items() if there]:
         content = found.get(f"{name}s", np.empty(0))
