@@ -162,6 +162,32 @@ def test_what_the_cache_has_of_kernels_that_call_each_other_is_whole(tmp_path: P
         assert done.stdout.splitlines() == ["26 [8 8 8]", str(compiles)]
 
 
+SEARCHING = """
+import sys
+import numba, numpy as np
+numba.version_info = numba.version_info._replace(short=(0, 999))  # nobody has tried it
+from flowhash.table import HashTable
+rng = np.random.default_rng(0)
+items, asked = np.split(rng.standard_normal((303, 100), np.float32), [300])
+codes = rng.permuted(np.tile(np.arange(4, dtype=np.int32), (300, 1)), axis=1)[:, :2]
+table = HashTable.create(buckets=4, dim=100, active=2)
+table.add(codes, items)
+order = np.tile(np.arange(4, dtype=np.int32), (3, 1))
+found = table.search(order, asked, 5, probe=4)
+truth = np.argsort(((asked[:, None].astype(float) - items) ** 2).sum(2), axis=1)[:, :5]
+print((found.ids == truth).all(), "flowhash.kernel_parts" in sys.modules)
+"""
+
+
+@pytest.mark.long
+def test_a_numba_that_nobody_has_tried_compiles_as_it_always_does(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SEARCHING], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "FLOWHASH_QUIET": "1"},
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "False"]
+
+
 def test_says_nothing_of_kernels_of_others(
     tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,24 +10,18 @@ log ``flowhash.compile``, which Python prints on the error stream where nobody h
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Callable
-from copy import copy
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, event
-from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.environment import Environment
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import NativeLowering
 from numba.extending import intrinsic
-from numba.np.arrayobj import _empty_nd_impl, make_array
+from numba.np.arrayobj import make_array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 LOG = logging.getLogger(__name__)
@@ -59,7 +53,23 @@ class Notice(event.Listener):
         """Nothing: people see that it goes on."""
 
 
+def _jit_whole(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a kernel as numba does."""
+    return numba.njit(**options)(function)
+
+
 event.register("numba:compile", Notice())
+
+# Compiling in parts is quicker, but takes what numba does not document. ``empty`` and ``zeros`` are
+# for kernels: from a shape and a type of numpy to an array.
+PARTS_FROM, PARTS_TO = (0, 60), (0, 68)  # the versions of numba that it was tested with
+_jit: Callable[..., Any]
+empty: Callable[..., Any]
+zeros: Callable[..., Any]
+if PARTS_FROM <= numba.version_info.short <= PARTS_TO:
+    from flowhash.kernel_parts import empty, jit_in_parts as _jit, zeros
+else:
+    _jit, empty, zeros = _jit_whole, np.empty, np.zeros
 
 
 def kernel(function: Function) -> Function:
@@ -100,21 +110,14 @@ def _uncounted(function: Function, **options: Any) -> Function:
 
 
 def _cached(function: Function, **options: Any) -> Function:
-    """Compile with numba: what Python calls, kept on disk, and a part of what other kernels call.
+    """Compile with numba, and take what an older FlowHash has left in the cache for nothing.
 
-    What an older FlowHash has left in the cache is taken for nothing. Numba unpickles the list of
-    what it has compiled of a function before it looks whether the function is still the same. The
-    types in it may be of modules that have other names by now: an upgrade in place would end with
-    ModuleNotFoundError at the first call.
+    Numba unpickles the list of what it has compiled of a function before it looks whether the
+    function is still the same. The types in it may be of modules that have other names by now: an
+    upgrade in place would end with ModuleNotFoundError at the first call.
     """
-    part: Any = numba.njit(pipeline_class=_PartCompiler, **options)(function)
-    whole: Any = numba.njit(
-        cache=True,
-        nogil=True,
-        pipeline_class=type("_", (_WholeCompiler,), {"part": part}),
-        **options,
-    )(function)
-    file = getattr(getattr(whole, "_cache", None), "_cache_file", None)
+    compiled = _jit(function, cache=True, nogil=True, **options)
+    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     load = getattr(file, "_load_index", None)  # not documented: without it all is as numba has it
     if load is not None:
 
@@ -125,104 +128,7 @@ def _cached(function: Function, **options: Any) -> Function:
                 return {}
 
         file._load_index = load_index  # type: ignore[union-attr]
-
-    def get_call_template(arguments: Any, keywords: Any) -> Any:
-        return part.get_call_template([_plain(kind) for kind in arguments], keywords)
-
-    whole.get_call_template = get_call_template
-    whole.get_overload = part.get_overload
-    return cast(Function, whole)
-
-
-def _plain(kind: Any) -> Any:
-    """The type that a kernel is compiled for where another calls it with ``kind``.
-
-    Numba would compile it for each literal, and for whole numbers of each size.
-    """
-    kind = numba.types.unliteral(kind)
-    return numba.types.int64 if kind in numba.types.signed_domain else kind
-
-
-# Numba optimises every kernel by itself and makes machine code of it, with what Python needs to
-# call it, and does all of it again in each kernel that calls it. Most kernels are never called by
-# Python. So a kernel is translated once, into a part, which is optimised and becomes machine code
-# only in the library of what Python calls.
-
-
-class _Part(JITCodeLibrary):
-    """The code of a kernel, neither optimised nor machine code."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class _PartLowering(NativeLowering):
-    """The last of numba's passes over a kernel, into a part."""
-
-    _name = "flowhash_part_lowering"
-
-    def run_pass(self, state: Any) -> bool:
-        state.library = _Part(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.flags.no_compile = state.flags.no_cpython_wrapper = True
-        state.flags.no_cfunc_wrapper = True
-        super().run_pass(state)
-        # Numba knows a function by what Python calls, and wants some built-in one.
-        state["cr"] = lowered = state["cr"]._replace(cfunc=[].append)
-        state.targetctx.insert_user_function(lowered.cfunc, lowered.fndesc, [state.library])
-        return True
-
-
-class _PartCompiler(CompilerBase):
-    """Numba's compiler, of parts."""
-
-    def define_pipelines(self) -> list[Any]:
-        pipeline = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes = [
-            (_PartLowering if one is NativeLowering else one, to) for one, to in pipeline.passes
-        ]
-        parts = PassManager("flowhash parts")
-        parts.passes.extend(passes)
-        parts.finalize()
-        return [parts]
-
-
-class _WholeCompiler(CompilerBase):
-    """Makes machine code of a part, and what Python needs to call it."""
-
-    part: Any
-
-    def compile_extra(self, function: Any) -> Any:
-        state = self.state
-        collects = gc.isenabled()
-        gc.disable()  # it looks in vain, again and again, at what lives until all is compiled
-        try:
-            self.part.compile(state.args)
-            compiled = self.part.overloads[state.args]
-            library = state.targetctx.codegen().create_library(function.__qualname__)
-            library.enable_object_caching()
-            library.add_linking_library(compiled.library)
-            # What others that have this part in them do not need: constants for what it returns.
-            described = copy(compiled.fndesc)
-            described.env_name += "whole"
-            environment = Environment.from_fndesc(described)
-            target = state.targetctx
-            target.create_cpython_wrapper(
-                library, described, environment, compiled.call_helper,
-                release_gil=state.flags.release_gil,
-            )  # fmt: skip
-            return compiled._replace(
-                entry_point=target.get_executable(library, described, environment),
-                library=library, fndesc=described, environment=environment,
-                metadata=state.metadata,
-            )  # fmt: skip
-        finally:
-            if collects:
-                gc.enable()
+    return cast(Function, compiled)
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:
@@ -389,40 +295,6 @@ def prefetch_item(typing_context: Any, array: Any, index: Any) -> Any:
         return _fetch(context, builder, place)
 
     return numba.types.void(array, numba.types.intp), generate
-
-
-# Numba compiles its own ``np.empty`` and ``np.zeros`` once more, in several functions, for every
-# type and number of dimensions: a second of a first search.
-
-
-def _room(filled: bool) -> Callable[..., Any]:
-    """A function for kernels, from a shape and a type of numpy to an array; of zeros if filled."""
-
-    @_instruction
-    def _make(typing_context: Any, shape: Any, kind: Any) -> Any:
-        sizes = (shape,) if isinstance(shape, numba.types.Integer) else tuple(shape)
-        array = numba.types.Array(kind.dtype, len(sizes), "C")
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            given = arguments[:1]
-            if shape is not sizes[0]:
-                given = cgutils.unpack_tuple(builder, arguments[0])
-            lengths = [
-                context.cast(builder, length, size, numba.types.intp)
-                for length, size in zip(given, sizes, strict=True)
-            ]
-            made = _empty_nd_impl(context, builder, array, lengths)
-            if filled:
-                cgutils.memset(builder, made.data, builder.mul(made.itemsize, made.nitems), 0)
-            return made._getvalue()
-
-        return array(shape, kind), generate
-
-    return _make
-
-
-empty = _room(False)
-zeros = _room(True)
 
 
 def pointer_to(kind: Any) -> Callable[[int], Any]:
