@@ -79,9 +79,12 @@ bench: $(INSTALLED) ## measure the claims anew and write docs/results/
 	$(BIN)/python -m benchmarks.solver.topk
 	$(BIN)/python -m benchmarks.solver.run
 
-bench-search: $(INSTALLED) ## the same for search: downloads hnswlib and GloVe, takes half an hour
+bench-search: $(INSTALLED) ## the same for search and its peers, on both kinds of processors: downloads GloVe, takes an hour and a half
 	$(PIP) -e '.[bench-search]'
 	$(BIN)/python -m benchmarks.search.run
+	$(BIN)/python -m benchmarks.search.run --avx2
+	$(BIN)/python -m benchmarks.quantised.run
+	$(BIN)/python -m benchmarks.vectors.timing
 
 bench-learning: $(INSTALLED) ## the same for learning: the gated distance, the solver's share, NIN
 	$(BIN)/python -m benchmarks.learning.run

@@ -7,7 +7,7 @@ medians of turns in microseconds of the processor for each query, because other 
 in those. FAISS finds the lists itself, or is given them, as the table is. The exact scan, which
 answers are compared with bit by bit, is the table's own without the plane, whose tests are brute
 force. Without AVX-512: ``NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= OPENBLAS_CORETYPE=Haswell
-FAISS_OPT_LEVEL=avx2``.
+FAISS_SIMD_LEVEL=AVX2``.
 """
 
 from __future__ import annotations
