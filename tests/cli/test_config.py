@@ -136,14 +136,14 @@ def test_a_section_of_a_group_is_for_its_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("bukets = 3\n", "did you mean buckets?"),
-        ("[fit]\nbukets = 3\n", "did you mean buckets?"),
+        ("bukets = 3\n", "did you mean 'buckets'?"),
+        ("[fit]\nbukets = 3\n", "did you mean 'buckets'?"),
         ("[fit]\ntop = 3\n", "flowhash fit does not have"),
-        ("[fitt]\nbuckets = 3\n", "did you mean fit?"),
+        ("[fitt]\nbuckets = 3\n", "did you mean 'fit'?"),
         ("[fit]\nbuckets = 'many'\n", "--buckets"),
         ("fit = 3 3\n", "is not TOML"),
         ("[table]\nstats = 3\n", "such as [table."),
-        ("[table.stat]\njson = true\n", "did you mean stats?"),
+        ("[table.stat]\njson = true\n", "did you mean 'stats'?"),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path) -> None:

@@ -265,3 +265,8 @@ def test_single_queries_find_what_they_find_together_in_many_threads(metric: str
                 assert hits.scanned[0] == together.scanned[row]
             assert ids[0].tolist() == near[row].tolist()
             np.testing.assert_array_equal(apart[0], far[row])
+
+
+def test_new_classes_without_labels_are_refused() -> None:
+    with pytest.raises(ValueError, match="new_classes is True, but there are no labels"):
+        FlowHasher(new_classes=True).fit(np.zeros((300, 4), np.float32))

@@ -221,7 +221,7 @@ def test_what_cannot_be_is_said_in_words() -> None:
     queries, activations = worlds(1, 300)
     with pytest.raises(InputError, match=r"never calibrated.*calibrate it first"):
         table.search(activations, queries, recall=0.9)
-    with pytest.raises(InputError, match="expected as many, and 50 or more"):
+    with pytest.raises(InputError, match="queries; expected 50 or more"):
         table.calibrate(activations[:49], queries[:49])
     with pytest.raises(InputError, match="not buckets in order"):
         table.calibrate(make_codes(np.random.default_rng(0), 300, BUCKETS, 5), queries)

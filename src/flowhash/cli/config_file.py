@@ -93,7 +93,7 @@ def _check(path: Path, what: str, name: str, known: set[str], words: str) -> Non
     if name in known:
         return
     near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known))}"
     raise InputError(f"{path} has the {what} {name}, which {words}; {hint}")
 
 

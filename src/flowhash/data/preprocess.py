@@ -117,7 +117,7 @@ class Preprocessing:
             progress: show a bar where it takes long.
         """
         if len(data) == 0:
-            raise InputError(f"{data.source}: no training items to fit the preprocessing to")
+            raise InputError(f"{data.source} has no items to learn from; expected one or more")
         kind = data.items.kind
         choices: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "images": (("pixel", "channel", "none"), ("none", "channel")),

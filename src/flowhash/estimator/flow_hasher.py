@@ -253,6 +253,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         metric = METRIC_NAMES[self.metric]
         items = read_items(reader, X, reset=True, unit=metric == "cosine")
         if y is None:
+            if self.new_classes:
+                raise InputError(
+                    "new_classes is True, but there are no labels; it holds out classes of y. Give "
+                    "y, or leave new_classes at False"
+                )
             return self._fit_vectors(reader, items, metric, queries)
         if queries is not None:
             raise InputError(

@@ -507,10 +507,13 @@ def read_trial(
             f"queries has shape {asked.shape}; expected [{len(made)}, {table.dim}], the embeddings "
             "of the queries whose activations came"
         )
-    if len(made) != len(asked) or len(made) < fewest:
+    if len(made) != len(asked):
         raise InputError(
-            f"there are {len(asked)} queries and activations of {len(made)}; expected as many, and "
-            f"{fewest} or more, so that {purpose}"
+            f"there are {len(asked)} queries and activations of {len(made)}; expected as many"
+        )
+    if len(made) < fewest:
+        raise InputError(
+            f"there are {len(asked)} queries; expected {fewest} or more, so that {purpose}"
         )
     return made, asked
 
@@ -660,9 +663,10 @@ def only_bucket(
 def check_recall(probe: Any, where: Any) -> None:
     """Refuse what does not go together with a recall."""
     if probe is not None or where is not None:
+        other = "where" if probe is None else "probe"
         raise InputError(
-            "recall came together with probe or where; recall says itself how many buckets are "
-            "opened, and was calibrated for all items. Give probe or at_least instead of it"
+            f"recall came together with {other}; recall says itself how many buckets are opened, "
+            "and was calibrated for all items. Give probe or at_least instead of it"
         )
 
 

@@ -80,9 +80,7 @@ def index(
     dtype: options.Dtype = None,
     opening: options.Opening,
     download: options.Download = False,
-    batch: Annotated[
-        int, typer.Option(min=1, help="Items that are stored at once, 500 at the most.")
-    ] = 5000,
+    batch: Annotated[int, typer.Option(min=1, help="Items that are stored at once.")] = 5000,
     device: options.Device = "auto",
     output: Output,
 ) -> None:
