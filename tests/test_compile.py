@@ -162,6 +162,19 @@ def test_what_the_cache_has_of_kernels_that_call_each_other_is_whole(tmp_path: P
         assert done.stdout.splitlines() == ["26 [8 8 8]", str(compiles)]
 
 
+def test_kernels_stay_python_where_numba_is_switched_off() -> None:
+    """As those want it who step through a program or count its lines: all can be imported."""
+    code = (
+        "import flowhash.table.hash_table; from flowhash.codes import balanced_kmeans\n"
+        "from flowhash.top_values import group_count; print(group_count(9))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+    )  # fmt: skip
+    assert done.stdout == "2\n"
+
+
 def test_says_nothing_of_kernels_of_others(
     tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture
 ) -> None:
