@@ -107,7 +107,7 @@ def _cached(function: Function, **options: Any) -> Function:
     types in it may be of modules that have other names by now: an upgrade in place would end with
     ModuleNotFoundError at the first call.
     """
-    if numba.config.DISABLE_JIT:  # as numba has it, for those who want to see lines of Python
+    if getattr(numba.config, "DISABLE_JIT", False):  # for those who want to see lines of Python
         return function
     part: Any = numba.njit(pipeline_class=_PartCompiler, **options)(function)
     whole: Any = numba.njit(
