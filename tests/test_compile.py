@@ -188,6 +188,19 @@ def test_a_numba_that_nobody_has_tried_compiles_as_it_always_does(tmp_path: Path
     assert done.stdout.split() == ["True", "False"]
 
 
+def test_kernels_stay_python_where_numba_is_switched_off() -> None:
+    """As those want it who step through a program or count its lines: all can be imported."""
+    code = (
+        "import flowhash.table.hash_table; from flowhash.codes import balanced_kmeans\n"
+        "from flowhash.top_values import group_count; print(group_count(9))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+    )  # fmt: skip
+    assert done.stdout == "2\n"
+
+
 def test_says_nothing_of_kernels_of_others(
     tmp_path: Path, notice: Notice, caplog: pytest.LogCaptureFixture
 ) -> None:

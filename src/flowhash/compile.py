@@ -66,7 +66,8 @@ PARTS_FROM, PARTS_TO = (0, 60), (0, 68)  # the versions of numba that it was tes
 _jit: Callable[..., Any]
 empty: Callable[..., Any]
 zeros: Callable[..., Any]
-if PARTS_FROM <= numba.version_info.short <= PARTS_TO:
+DISABLED = getattr(numba.config, "DISABLE_JIT", False)  # by those who step through a program
+if PARTS_FROM <= numba.version_info.short <= PARTS_TO and not DISABLED:
     from flowhash.kernel_parts import empty, jit_in_parts as _jit, zeros
 else:
     _jit, empty, zeros = _jit_whole, np.empty, np.zeros

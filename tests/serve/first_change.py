@@ -1,4 +1,7 @@
-"""A script: warms servers up, then changes their tables in every way; nothing is compiled then."""
+"""A script: warms servers up, then changes their tables in every way; nothing is compiled then.
+
+Nor where so much was added, or is left, that searches take other kernels than before.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import gc
 import sys
 from typing import Any
 
+import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from flowhash.serve import create_app
@@ -46,7 +50,25 @@ def change(folder: str, ids: str, dtype: str) -> None:
     assert not compiled() - before, compiled() - before
 
 
+def grow(first: int, second: int, top: int) -> None:
+    """A search of a table of long rows after ``second`` are there beside the ``first``."""
+    random = np.random.default_rng(0)
+    table = HashTable.create(buckets=2, dim=128)
+    for count in (first, second):
+        table.add(random.integers(0, 2, (count, 1)), random.normal(size=(count, 128)))
+        if count == first:
+            app = create_app(table)
+            app.state.service.warm_up()
+            before = compiled()
+    asked = {"embedding": random.normal(size=128).tolist(), "buckets": [1, 0], "top": top}
+    assert ask(app, "POST", "/search", json=asked).status_code == 200
+    assert not compiled() - before, compiled() - before
+
+
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        grow(*(int(number) for number in sys.argv[2:]))
+        sys.exit()
     # One after the other: what strings and halves need is not compiled by the first.
     change(f"{sys.argv[1]}/numbers", "int64", "float32")
     change(f"{sys.argv[1]}/strings", "string", "float16")

@@ -323,6 +323,19 @@ def test_the_first_change_compiles_nothing(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.parametrize(("first", "second", "top"), [(50, 10_000, 10), (10_000, 50, 300)])
+def test_the_first_search_of_another_kind_compiles_nothing(
+    tmp_path: Path, first: int, second: int, top: int
+) -> None:
+    """A table grows until it is scanned by its quantised plane; and more hits than that takes."""
+    given = [str(each) for each in (tmp_path, first, second, top)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.serve.first_change", *given],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_reader_prepares_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
     from flowhash.serve import service as module
 

@@ -11,6 +11,7 @@ import pytest
 from flowhash import HashTable
 from flowhash.errors import DamagedFileError
 from flowhash.table.storage.segment_file import map_file
+from tests.table.process import in_a_process
 
 
 def test_a_file_larger_than_memory_can_be_mapped(tmp_path: Path) -> None:
@@ -74,6 +75,34 @@ def test_a_bucket_found_intact_by_one_kind_of_scan_is_checked_by_the_other(tmp_p
         assert marks[5] == 3
         again = table.search(order, many, top=5, probe=1)
         assert np.array_equal(first.distances, again.distances)
+
+
+def codes_written_to(path: str) -> list[int]:
+    """How many hits a search has before all codes are written to, in place, and after."""
+    generator = np.random.default_rng(0)
+    codes = np.argsort(generator.random((4000, 8)), axis=1)[:, :2]
+    vectors = generator.normal(size=(4000, 16)).astype(np.float32)
+    with HashTable.create(path, buckets=8, dim=16, active=2) as table:
+        table.add(codes, vectors)
+    order = np.tile(np.arange(8), (40, 1))
+    counts = []
+    with HashTable.open(path) as table:
+        segment = table._open_state().parts[0].segment
+        file = Path(path) / segment.file
+        place = int(8 + int.from_bytes(file.read_bytes()[:8], "little") + segment.arrays.starts[5])
+        for _ in range(2):
+            hits = table.search(order, vectors[:40], top=5, probe=3)
+            counts.append(hits.ids.size)
+            with file.open("r+b") as opened:
+                opened.seek(place)
+                opened.write(np.full(codes.shape, 2**30 + 5, np.int32).tobytes())
+    return counts
+
+
+def test_codes_written_to_after_they_were_found_intact_lead_nowhere(tmp_path: Path) -> None:
+    """They are not checked again; what is found may be wrong, as with any byte of such a file."""
+    path = str(tmp_path / "table")
+    assert in_a_process("test_mapping", f"codes_written_to({path!r})") == [200, 200]
 
 
 def flip(path: Path, place: int) -> None:

@@ -226,9 +226,9 @@ def test_what_cannot_be_is_said_in_words() -> None:
     with pytest.raises(InputError, match="not buckets in order"):
         table.calibrate(make_codes(np.random.default_rng(0), 300, BUCKETS, 5), queries)
     table.calibrate(activations, queries)
-    with pytest.raises(InputError, match="together with probe or where"):
+    with pytest.raises(InputError, match="together with probe;"):
         table.search(activations, queries, recall=0.9, probe=3)
-    with pytest.raises(InputError, match="together with probe or where"):
+    with pytest.raises(InputError, match="together with where"):
         table.search(activations, queries, recall=0.9, where=[1])
     activations[3, 2] = np.nan
     with pytest.raises(InputError, match=r"activations\[3\].*not finite"):

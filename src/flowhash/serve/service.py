@@ -25,6 +25,7 @@ from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExe
 from flowhash.serve.table_health import TableHealth
 from flowhash.serve.waiting_line import WaitingLine, WorkerPool
 from flowhash.table import (
+    WORK_ALONE,
     HashTable,
     Item,
     check_vectors,
@@ -382,8 +383,10 @@ class Service:
             for answer in executor.batch([query]):
                 if isinstance(answer, DamagedFileError):
                     self.health.met(None, answer)
-        if self.guard.writable and isinstance(self.table, HashTable):
-            _try_changes(self.table)
+        if isinstance(self.table, HashTable):
+            _try_searches(self.table)
+            if self.guard.writable:
+                _try_changes(self.table)
 
     def _trial_queries(self) -> Iterator[SearchQuery]:
         table, random = self.table, np.random.default_rng(0)
@@ -443,6 +446,15 @@ def service_of(request: Request) -> Service:
     """The service behind a request."""
     service: Service = request.scope["app"].state.service
     return service
+
+
+def _try_searches(table: HashTable) -> None:
+    """Search in a table like this one with an item, and with many: this one may shrink and grow."""
+    dim, random = table.dim, np.random.default_rng(0)
+    with HashTable.create(buckets=1, dim=dim, metric=table.metric, dtype=table.dtype) as small:
+        for count in (1, WORK_ALONE // dim + 1):
+            small.add(np.zeros((count, 1), np.int32), random.normal(size=(count, dim)))
+            small.search([[0]], random.normal(size=(1, dim)), top=1)
 
 
 def _try_changes(table: HashTable) -> None:

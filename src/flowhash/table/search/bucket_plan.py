@@ -295,6 +295,16 @@ def mark(
 
 
 @inner_kernel
+def line_of(bucket: int, lines: int) -> int:
+    """The line of a code's bucket in an array with one for each and, the last, one for -1.
+
+    Codes of a mapped file were in range when they were checked. Should it be written to later, they
+    do not lead out of the array.
+    """
+    return int(min(np.uint32(bucket), np.uint32(lines - 1)))
+
+
+@inner_kernel
 def count_fresh(
     codes: NDArray[np.int32],
     rows: NDArray[np.int32],
@@ -318,13 +328,13 @@ def count_fresh(
         row = rows[place]
         known = 0
         for column in range(codes.shape[1]):
-            known |= flagged[codes[row, column]]
+            known |= flagged[line_of(codes[row, column], flagged.shape[0])]
         if known == 0:
             continue
         for column in range(codes.shape[1]):
-            bucket = codes[row, column]
+            line = line_of(codes[row, column], flagged.shape[0])
             for lane in range(width):
-                lanes[1, lane] |= earlier[bucket, lane]
+                lanes[1, lane] |= earlier[line, lane]
         for lane in range(width):
             lanes[0, lane] += lanes[1, lane]
             lanes[1, lane] = 0

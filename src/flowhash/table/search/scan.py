@@ -20,7 +20,7 @@ from flowhash.compile import (
     zeros,
 )
 from flowhash.table.distance_metrics import to_affinities
-from flowhash.table.search.bucket_plan import count_fresh, longest_run, mark
+from flowhash.table.search.bucket_plan import count_fresh, line_of, longest_run, mark
 from flowhash.table.segments.arrays import (
     BROKEN,
     Arrays,
@@ -176,7 +176,7 @@ def select(
             row = rows[column]
             known = 0
             for turn in range(codes.shape[1] if earlier.shape[0] > 0 else 0):
-                known |= earlier[codes[row, turn], index]
+                known |= earlier[line_of(codes[row, turn], earlier.shape[0]), index]
             if known != 0:
                 continue
         place = (np.int64(number) << ROW_BITS) | np.int64(row)
