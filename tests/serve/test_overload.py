@@ -301,3 +301,21 @@ def test_too_many_requests_are_told_when_the_slowest_line_has_moved() -> None:
     answer = finished(ask())
     message_of(answer, 503, "busy")
     assert answer.headers["retry-after"] == "6"
+
+
+def test_a_thread_that_still_works_for_one_who_gave_up_is_not_free() -> None:
+    done = threading.Event()
+
+    async def give_up() -> None:
+        pool = WorkerPool(1, "test", 1.0)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(pool.submit(done.wait), 0.05)
+        later = pool.submit(lambda: 7)
+        assert pool.line.ahead == 1
+        done.set()
+        assert await later == 7
+        pool.close()
+        await asyncio.sleep(0)  # who has left is counted when the loop comes to it
+        assert pool.line.ahead == 0
+
+    asyncio.run(give_up())

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from flowhash.serve.errors import busy
@@ -74,10 +75,17 @@ class WorkerPool:
 
     def submit(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
         """Run ``work`` in a thread, after what came before."""
+        loop = asyncio.get_running_loop()
         self._enter(1)
-        job = asyncio.get_running_loop().run_in_executor(self._pool, self._timed, work)
-        job.add_done_callback(lambda _: self._enter(-1))
-        return job
+        job = self._pool.submit(self._timed, work)
+
+        def leave(_: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._enter, -1)
+
+        # Of the thread, not of who waits for it: that one may have given up before it is done.
+        job.add_done_callback(leave)
+        return asyncio.wrap_future(job)
 
     def close(self) -> None:
         """Wait for what is in work."""
