@@ -36,6 +36,7 @@ from flowhash.evaluate import add_to_lists, flat_index, list_index
 THREADS = 2  # as the room's __init__ says for FAISS
 TOP = 16
 ALONE = 500  # queries asked one by one
+SILENT = 1  # at 0 it prints a line for each list, which takes a good part of its time
 PLAYED = {  # by a processor with AVX-512
     "NUMBA_CPU_NAME": "haswell",
     "NUMBA_CPU_FEATURES": "",
@@ -102,7 +103,7 @@ class Peer:
     def search_big(self, part: slice) -> object:
         """FAISS's call for large batches, which goes list by list and finds the lists itself."""
         asked = self.data.queries[part]
-        return big_batch_search(self.index, asked, TOP, threaded=int(THREADS > 1))
+        return big_batch_search(self.index, asked, TOP, verbose=SILENT, threaded=int(THREADS > 1))
 
     def search_itself(self, part: slice) -> tuple[NDArray[Any], NDArray[Any]]:
         """The usual call, in which FAISS finds the lists of a query with its own quantiser."""

@@ -136,7 +136,8 @@ class BigBatch(InvertedLists):
         def search(asked: Queries) -> object:
             index.nprobe = probe
             # Two threads: the next list is read while this one is computed.
-            return big_batch_search(index, asked, TOP, threaded=int(cores() > 1))
+            # At verbose=0 it prints a line for each list, which takes a good part of its time.
+            return big_batch_search(index, asked, TOP, verbose=1, threaded=int(cores() > 1))
 
         return search
 
