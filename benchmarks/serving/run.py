@@ -87,6 +87,7 @@ and {recovered_refused} refusals.
 
 Clients that wait for an answer before they ask again share the server, so that p50 is about
 connections / rate. *Worst* is the slowest single request of a run.
+What is unanswered when a run ends is in no figure.
 """
 
 
