@@ -14,7 +14,7 @@ PAGE = """\
 
 Written by `python -m benchmarks.search.run` and `… --avx2` (`make bench-search`); do not edit by hand. 10,000 queries,
 the 16 nearest each, {threads} threads for everyone; medians of ratios taken turn by turn in one process,
-but FAISS Flat, which runs once, and hnswlib, which runs by itself (median of three). Same
+but FAISS Flat, which runs once, and hnswlib, which runs by itself (median of three; not where a part has no table of it). Same
 vectors and same lists for all: an item is in the lists of its *k* nearest centres, a query opens those of its own *k* nearest.
 The ratios depend on the processor, so that there is a part for each kind of instructions. Figures are kept in search.json.
 
@@ -211,7 +211,7 @@ def _part(title: str, part: dict[str, Any]) -> str:
 def write_report(results: list[dict[str, Any]], threads: int, played: bool, keep: bool) -> None:
     """Print what was found; with ``keep`` also write the page and the README's table."""
     processor = _processor(played)
-    title = processor.partition(";")[0].rpartition(", ")[2]
+    title = PLAYED if played else processor.partition(";")[0].rpartition(", ")[2]
     store = RESULTS / "search.json"
     found = json.loads(store.read_text()) if store.exists() else {}
     found[title] = {"machine": processor, "rows": results}

@@ -41,6 +41,7 @@ def test_pages_name_the_processors_and_keep_what_each_gave(report: Any, tmp_path
         assert "0.90×" in text
         assert "| clusters |" in text
         assert "| others |" in text
+        assert (f"## {report.PLAYED}\n" if name == "search.md" else f"| {report.PLAYED} |") in text
 
 
 @pytest.mark.parametrize(
