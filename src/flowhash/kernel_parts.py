@@ -3,7 +3,7 @@
 Numba optimises every kernel by itself and makes machine code of it, with what Python needs to call
 it, and does all of it again in each kernel that calls it. Most kernels are never called by Python.
 So a kernel is translated once, into a part, which is optimised and becomes machine code only in the
-library of what Python calls: a first use compiles in a third of the time.
+library of what Python calls: a first use compiles in less than half of the time.
 
 All of this is numba's inside, which it may change: ``compile.py`` takes it for versions that it was
 tested with, and numba as it is for others.
