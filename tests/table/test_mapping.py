@@ -48,8 +48,8 @@ def test_a_bucket_found_intact_by_one_kind_of_scan_is_checked_by_the_other(tmp_p
     """
     generator = np.random.default_rng(0)
     codes = np.argsort(generator.random((4000, 8)), axis=1)[:, :2]
-    vectors = generator.normal(size=(4000, 64)).astype(np.float32)
-    with HashTable.create(tmp_path / "table", buckets=8, dim=64, active=2) as table:
+    vectors = generator.normal(size=(4000, 16)).astype(np.float32)
+    with HashTable.create(tmp_path / "table", buckets=8, dim=16, active=2) as table:
         table.add(codes, vectors)
     many, order = np.repeat(vectors[:1], 20, axis=0), np.full((20, 1), 5)
     with HashTable.open(tmp_path / "table") as table:
@@ -57,12 +57,12 @@ def test_a_bucket_found_intact_by_one_kind_of_scan_is_checked_by_the_other(tmp_p
         marks = segment.arrays.verified[len(segment.arrays.sums) :]
         rows = segment.bucket_rows(5)
         away = ((segment.embeddings(rows) - vectors[0]) ** 2).sum(axis=1)
-        block_of = (segment.arrays.starts[1] + rows * 128) // 1024
+        block_of = (segment.arrays.starts[1] + rows * 32) // 1024
         used = set(block_of[np.argsort(away)[:40]]) | set(block_of[np.argsort(away)[:40]] + 1)
         far = [row for row, block in zip(rows.tolist(), block_of, strict=True) if block not in used]
         file = tmp_path / "table" / segment.file
         header = int.from_bytes(file.read_bytes()[:8], "little")
-        place = int(8 + header + segment.arrays.starts[1] + far[0] * 128)
+        place = int(8 + header + segment.arrays.starts[1] + far[0] * 32)
         flip(file, place)
         for _ in range(2):
             table.search(order[:1], many[:1], top=1, probe=1)
@@ -77,32 +77,79 @@ def test_a_bucket_found_intact_by_one_kind_of_scan_is_checked_by_the_other(tmp_p
         assert np.array_equal(first.distances, again.distances)
 
 
-def codes_written_to(path: str) -> list[int]:
-    """How many hits a search has before all codes are written to, in place, and after."""
+def lists_written_to(path: str, name: int, dim: int, queries: int) -> list[int]:
+    """How many hits searches have before all codes, or all lists, are written to, and after.
+
+    Args:
+        path: of a new table.
+        name: which array, by its place among the starts.
+        dim: with 32 numbers a row has a quantised plane.
+        queries: of a search.
+    """
     generator = np.random.default_rng(0)
     codes = np.argsort(generator.random((4000, 8)), axis=1)[:, :2]
-    vectors = generator.normal(size=(4000, 16)).astype(np.float32)
-    with HashTable.create(path, buckets=8, dim=16, active=2) as table:
+    vectors = generator.normal(size=(4000, dim)).astype(np.float32)
+    with HashTable.create(path, buckets=8, dim=dim, active=2) as table:
         table.add(codes, vectors)
-    order = np.tile(np.arange(8), (40, 1))
+    order = np.tile(np.arange(8), (queries, 1))
     counts = []
     with HashTable.open(path) as table:
         segment = table._open_state().parts[0].segment
         file = Path(path) / segment.file
-        place = int(8 + int.from_bytes(file.read_bytes()[:8], "little") + segment.arrays.starts[5])
+        start = int(segment.arrays.starts[name])
+        place = int(8 + int.from_bytes(file.read_bytes()[:8], "little") + start)
         for _ in range(2):
-            hits = table.search(order, vectors[:40], top=5, probe=3)
-            counts.append(hits.ids.size)
+            try:
+                hits = table.search(order, vectors[:queries], top=5, probe=3)
+                counts.append(hits.ids.size)
+            except DamagedFileError:
+                counts.append(-1)
             with file.open("r+b") as opened:
                 opened.seek(place)
                 opened.write(np.full(codes.shape, 2**30 + 5, np.int32).tobytes())
     return counts
 
 
-def test_codes_written_to_after_they_were_found_intact_lead_nowhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dim", [16, 32])
+@pytest.mark.parametrize("queries", [1, 40])
+@pytest.mark.parametrize(("name", "found"), [(5, 5), (4, -1)])
+def test_lists_written_to_after_they_were_found_intact_lead_nowhere(
+    tmp_path: Path, name: int, found: int, dim: int, queries: int
+) -> None:
     """They are not checked again; what is found may be wrong, as with any byte of such a file."""
     path = str(tmp_path / "table")
-    assert in_a_process("test_mapping", f"codes_written_to({path!r})") == [200, 200]
+    code = f"lists_written_to({path!r}, {name}, {dim}, {queries})"
+    after = found if found < 0 else found * queries
+    assert in_a_process("test_mapping", code) == [5 * queries, after]
+
+
+def test_a_bucket_found_intact_in_steps_is_not_looked_at_again(tmp_path: Path) -> None:
+    """What the scan of steps reads of its rows; others, and other buckets, are."""
+    generator = np.random.default_rng(0)
+    codes = np.argsort(generator.random((4000, 8)), axis=1)[:, :2]
+    vectors = generator.normal(size=(4000, 64)).astype(np.float32)
+    with HashTable.create(tmp_path / "table", buckets=8, dim=64, active=2) as table:
+        table.add(codes, vectors)
+        expected = table.search([[5, 2]], vectors[:1], top=5)
+    with HashTable.open(tmp_path / "table") as table:
+        segment = table._open_state().parts[0].segment
+        marks = segment.arrays.verified[len(segment.arrays.sums) :]
+        for _ in range(2):
+            found = table.search([[5, 2]], vectors[:1], top=5)
+            assert np.array_equal(found.ids, expected.ids)
+            assert found.scanned == expected.scanned
+            assert marks.tolist() == [0, 0, 4, 0, 0, 4, 0, 0]
+        rows = np.setdiff1d(segment.bucket_rows(7), np.concatenate(
+            [segment.bucket_rows(bucket) for bucket in (2, 5)]
+        ))  # fmt: skip
+        file = tmp_path / "table" / segment.file
+        header = int.from_bytes(file.read_bytes()[:8], "little")
+        blocks = np.flatnonzero(segment.arrays.verified[: len(segment.arrays.sums)] == 0)
+        places = segment.arrays.starts[6] + rows * 64
+        flip(file, int(8 + header + places[np.isin(places // 1024, blocks)][0]))
+        with pytest.raises(DamagedFileError, match="quantised"):
+            table.search([[7]], vectors[:1], top=5, probe=1)
+        assert marks[7] == 0
 
 
 def flip(path: Path, place: int) -> None:

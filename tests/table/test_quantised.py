@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +29,21 @@ from flowhash.table.search.step_products import (
     INSTRUCTIONS,
     PADDED,
     PLAIN,
+    TOGETHER,
     lanes_and_instruction,
     lay_out,
     products_of,
 )
 from flowhash.table.segments.arrays import Arrays, PlaneLayout
-from flowhash.table.segments.quantised_plane import empty_quantised, quantise
+from flowhash.table.segments.quantised_plane import empty_quantised, quantise, upper_half
 from tests.format.make_v1 import answers
 from tests.table.oracles import brute_force, differences, put
 from tests.table.test_damage import header_of
 from tests.table.test_forgery import first
 from tests.table.test_search import VALUES, Case, make_case
 
-DIMS = [96, 100, 127, 128, 131, 160, 300]
+DIMS = [32, 33, 50, 64, 96, 100, 127, 128, 131, 160, 300]
 STORED = Path(__file__).resolve().parents[1] / "format"
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _however_little_work() -> Iterator[None]:
-    """Small tables are not searched by the plane, but for these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searcher, "WORK_ALONE", 0)
-        yield
 
 
 def planes_of(vectors: Any) -> tuple[Any, Any]:
@@ -99,6 +91,15 @@ def test_steps_leave_out_no_more_than_the_plane_says(vectors: Any) -> None:
     assert (left_out <= 0.51 * step * np.sqrt(vectors.shape[1]) + 2e-24).all()
 
 
+@given(st.floats(0, 1e30) | st.sampled_from([0.0, 1e-40, 5e-324, 1.0, 1.0078125, 65536.0, 1e38]))
+def test_an_upper_half_is_the_least_that_is_not_below(value: float) -> None:
+    half = upper_half(value)
+    around = np.array([half - 1, half], np.int64)[-1 if half == 0 else 0 :]
+    floats = (around << 16).astype(np.uint32).view(np.float32).astype(np.float64)
+    assert floats[-1] >= value
+    assert half == 0 or floats[0] < value
+
+
 @pytest.mark.parametrize("lanes", [*INSTRUCTIONS, PLAIN, None])
 def test_products_are_those_of_whole_numbers(lanes: int | None) -> None:
     """With each instruction that this processor has, and without any, as on other processors."""
@@ -119,7 +120,9 @@ def test_products_are_those_of_whole_numbers(lanes: int | None) -> None:
 
         @numba.njit
         def work(rows: Any, query: Any) -> Any:
-            return lanes_of(), multiply(rows, (0, 3, 1, 2), query)  # noqa: B023
+            products = np.zeros(6, np.float32)
+            multiply(rows, (0, 3, 1, 2), query, products, 1)  # noqa: B023
+            return lanes_of(), products  # noqa: B023
 
         generator = np.random.default_rng(0)
         for dim in (32, 33, 63, 64, 96, 100, 511):
@@ -135,7 +138,8 @@ def test_products_are_those_of_whole_numbers(lanes: int | None) -> None:
                     np.arange(dim - width, dim) < full, 0, query[dim - width :]
                 )
             exact = rows.astype(np.int64) @ query.astype(np.int64)
-            assert work(rows, padded)[1] == tuple(exact[[0, 3, 1, 2]].tolist())
+            wanted = exact[[0, 3, 1, 2]].astype(np.float32)
+            assert work(rows, padded)[1].tolist() == [0, *wanted.tolist(), 0]
 
 
 @settings(max_examples=300)
@@ -162,7 +166,7 @@ def test_no_row_is_nearer_than_its_bound(vectors: Any, metric: str, data: Any) -
     assert np.abs(whole.astype(np.int64)).sum() * 127 < 2**31
     padded = np.zeros(dim + PADDED, np.int16)
     lay_out(whole, dim, padded)
-    size, upper = len(vectors), np.empty(len(vectors), np.float32)
+    size, upper = len(vectors), np.empty(len(vectors) + TOGETHER, np.float32)
     places = np.arange(size, dtype=np.int32)
     base = data.draw(st.sampled_from([0, -1]))
     multiply_steps(segment, base, places, size, size, padded, upper)
@@ -213,6 +217,22 @@ def test_equals_brute_force(case: Case, data: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("active", [1, 2, 3])
+@pytest.mark.parametrize(("items", "buckets"), [(9000, 4), (6000, 900)])
+@pytest.mark.parametrize("deleted", [0.0, 0.3])
+def test_many_rows_and_many_buckets(active: int, items: int, buckets: int, deleted: float) -> None:
+    """More rows of a query than are looked at together; and so few that codes tell them apart."""
+    case = make_case(
+        3, items, 4, buckets=buckets, active=active, dim=33, kind="small", deleted=deleted,
+        columns=4, segments=2,
+    )  # fmt: skip
+    for top in (1, 30, 100):
+        case.check(top, 4)
+        part = Case(case.table, case.model, case.order[1:2], case.queries[1:2])
+        part.check(top, 4)
+        part.check(top, 3, sorted(case.model)[::2])
+
+
 @pytest.mark.parametrize("metric", sorted(METRICS))
 @pytest.mark.parametrize("kind", ["clusters", "twins", "scales"])
 @pytest.mark.parametrize("count", [1, 3, 40])
@@ -256,7 +276,8 @@ def test_it_is_what_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     part.segment.arrays.quanta[:] = 0
     with pytest.raises(AssertionError):
         case.check(5)
-    monkeypatch.setattr(searcher, "NUMBERS_PER_QUERY", 1000)  # those batches read the other planes
+    monkeypatch.setattr(searcher, "QUERIES_AT_LEAST", 0)  # such batches read the other planes
+    monkeypatch.setattr(searcher, "QUERIES_PER_NUMBER", 0)
     case.check(5)
 
 

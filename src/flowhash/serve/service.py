@@ -25,7 +25,6 @@ from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExe
 from flowhash.serve.table_health import TableHealth
 from flowhash.serve.waiting_line import WaitingLine, WorkerPool
 from flowhash.table import (
-    WORK_ALONE,
     HashTable,
     Item,
     check_vectors,
@@ -449,12 +448,12 @@ def service_of(request: Request) -> Service:
 
 
 def _try_searches(table: HashTable) -> None:
-    """Search in a table like this one with an item, and with many: this one may shrink and grow."""
+    """Search in a table like this one, by one query and by several at once."""
     dim, random = table.dim, np.random.default_rng(0)
     with HashTable.create(buckets=1, dim=dim, metric=table.metric, dtype=table.dtype) as small:
-        for count in (1, WORK_ALONE // dim + 1):
-            small.add(np.zeros((count, 1), np.int32), random.normal(size=(count, dim)))
-            small.search([[0]], random.normal(size=(1, dim)), top=1)
+        small.add([[0]], random.normal(size=(1, dim)))
+        for asked in (1, 2):
+            small.search(np.zeros((asked, 1), np.int32), random.normal(size=(asked, dim)), top=1)
 
 
 def _try_changes(table: HashTable) -> None:

@@ -70,7 +70,6 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.searcher import (
         SMALL_BATCH as SMALL_BATCH,
-        WORK_ALONE as WORK_ALONE,
         expect_many_searches as expect_many_searches,
     )
     from flowhash.table.segments.segment import (

@@ -31,7 +31,7 @@ from flowhash.table.search.bucket_plan import (
     pays_threads,
     shards_of,
 )
-from flowhash.table.search.quantised_scan import scan_quantised
+from flowhash.table.search.quantised_scan import scan_alone
 from flowhash.table.search.rerank import (
     RawHits,
     deliver,
@@ -59,19 +59,21 @@ SMALL_QUERY = 256  # the same where there is one query, and too little work for 
 # Searches of few queries that go as batches before the kernel for them is compiled, where no
 # process has done so yet: it saves a tenth of a millisecond each, compiling it takes seconds.
 PATIENCE = 16
-# Where there is a quantised plane: queries of so many numbers to multiply are quicker alone, unless
-# one for so many numbers of a row opens the same bucket; so many neighbours are kept sorted by
-# insertion; and a thread is for so many numbers in steps.
-WORK_ALONE = 1 << 18
-NUMBERS_PER_QUERY = 8
+# Where there is a quantised plane, queries are scanned alone, unless so many of a batch open the
+# same bucket that multiplying matrices pays: by the numbers of a row, or at the least. Rows in
+# lists, with k > 1, are scattered over memory: each query fetches them again. So many neighbours
+# are kept sorted by insertion; and a thread is for so many numbers in steps.
+QUERIES_PER_NUMBER, QUERIES_AT_LEAST = 1 / 4, 24
+QUERIES_PER_NUMBER_LISTED, QUERIES_AT_LEAST_LISTED = 1 / 64, 1
 MOST_SORTED = 256
 STEPS_PER_THREAD = 1 << 22
+PIECES_PER_THREAD = 4
+FEW_SCANNED = 32  # queries that are not worth sorting
+FIRST = np.zeros(1, np.int64)  # the sequence of one query
+NOT_WANTED = np.empty((0, 0))  # where exact distances are not
 QUERIES_AT_ONCE = 1 << 16  # both bound the memory that a batch takes
 CANDIDATES_AT_ONCE = 1 << 22
 _few_asked = itertools.count()  # of this process
-
-# Of queries that are scanned alone: exact distances, ids and places [q, top + 1].
-NearestRows = tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass
@@ -126,11 +128,10 @@ class Searcher:
         return np.stack(lines) if lines else np.empty((0, 0), np.int64)
 
     @cached_property
-    def quantised(self) -> list[NDArray[np.int64]]:
-        """Where the arrays of each part are, if all of them have quantised planes; or nothing."""
-        if any(not part.segment.is_quantised for part in self.state.parts):
-            return []
-        return list(self.noted)
+    def is_quantised(self) -> bool:
+        """Whether there are segments, and all of them have quantised planes."""
+        parts = self.state.parts
+        return bool(parts) and all(part.segment.is_quantised for part in parts)
 
     def search(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
@@ -141,6 +142,8 @@ class Searcher:
         if not isinstance(probe, int) and count == 1:
             probe = int(probe[0])
         if at_least is None and self._is_sparse(count, top, probe):
+            if isinstance(probe, int) and count == 1:
+                return self._scan_one(order, queries, top, probe, threads)
             opened = np.full(count, probe, np.int32) if isinstance(probe, int) else probe.copy()
             return self._scan_alone(order, queries, top, opened, threads)
         if (
@@ -163,28 +166,55 @@ class Searcher:
         return RawHits(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
     def _is_sparse(self, count: int, top: int, probe: int | NDArray[np.int32]) -> bool:
-        """Whether so few queries open so large buckets that each is quicker scanned alone."""
-        if not self.quantised or top > MOST_SORTED or count * top > CANDIDATES_AT_ONCE:
+        """Whether so few queries open the same buckets that each is quicker scanned alone."""
+        if not self.is_quantised or top > MOST_SORTED or count * top > CANDIDATES_AT_ONCE:
             return False
+        if count == 1:
+            return True
         dim, buckets = self.settings.dim, self.settings.buckets
         pairs = count * probe if isinstance(probe, int) else int(probe.sum())
-        if self.state.live * pairs * dim < WORK_ALONE * count * buckets:
-            return False
-        return count == 1 or pairs <= dim // NUMBERS_PER_QUERY * buckets
+        if self.settings.active > 1:
+            return pairs <= max(QUERIES_AT_LEAST_LISTED, dim * QUERIES_PER_NUMBER_LISTED) * buckets
+        return pairs <= max(QUERIES_AT_LEAST, dim * QUERIES_PER_NUMBER) * buckets
+
+    def _scan_one(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int, probe: int,
+        threads: int | None,
+    ) -> RawHits:  # fmt: skip
+        """Scan the buckets of one query, their quantised planes first."""
+        settings = self.settings
+        work = self.state.live * probe * settings.dim // settings.buckets
+        if settings.active == 1 and work >= 2 * STEPS_PER_THREAD:
+            most = available_threads() if threads is None else threads
+            shards = min(most, work // STEPS_PER_THREAD)
+            if shards > 1:
+                opened = np.full(1, probe, np.int32)
+                return self._scan_divided(order, queries, top, opened, shards)
+        found = empty_hits(1, top)
+        usable, fault, number = scan_alone(
+            self.noted, settings.buckets, self.metric, order, probe, queries, FIRST,
+            self.state.largest, NOT_WANTED, *found,
+        )  # fmt: skip
+        if not usable:
+            self._refuse(order, queries, np.full(1, probe, np.int32))
+        if fault != -1:
+            self.state.parts[number].segment.fail(fault)
+        return found
 
     def _scan_alone(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
         opened: NDArray[np.int32], threads: int | None,
     ) -> RawHits:  # fmt: skip
-        """Scan the buckets of each query by themselves, their quantised planes first."""
+        """The same for some queries, each by itself.
+
+        Those whose first bucket is the same follow each other: it is in the processor's cache then.
+        """
         count = len(queries)
-        rows = self.state.live * (int(opened.sum()) / self.settings.buckets)
+        work = self.state.live * int(opened.sum()) * queries.shape[1] // self.settings.buckets
         most = available_threads() if threads is None else threads
-        shards = max(1, min(most, int(rows * queries.shape[1] / STEPS_PER_THREAD)))
-        if count == 1 and shards > 1 and self.settings.active == 1:
-            return self._scan_divided(order, queries, top, opened, shards)
-        found, _ = self._scan_ranges(order, queries, top, opened, min(count, shards))
-        return found
+        shards = max(1, min(most, count, work // STEPS_PER_THREAD))
+        sequence = np.arange(count) if count < FEW_SCANNED else np.argsort(order[:, 0])
+        return self._scan_lines(order, queries, opened, sequence, shards, top, NOT_WANTED)
 
     def _scan_divided(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
@@ -200,11 +230,10 @@ class Searcher:
             dealt[shard, : len(hand)] = hand
         if first_wrong_bucket(order, opened, self.settings.buckets) != -1:
             self._refuse(order, queries, opened)
-        found, (exact, ids, places) = self._scan_ranges(
-            dealt, np.repeat(queries, shards, axis=0), top, hands, shards
-        )
-        kept = np.arange(top + 1) < found.counts[:, None]
-        exact, ids, places = exact[kept], ids[kept], places[kept]
+        asked, exact = np.repeat(queries, shards, axis=0), np.empty((shards, top))
+        found = self._scan_lines(dealt, asked, hands, np.arange(shards), shards, top, exact)
+        kept = np.arange(top) < found.counts[:, None]
+        exact, ids, places = exact[kept], found.keys[kept], found.places[kept]
         first = np.lexsort((ids, exact))[:top]
         merged = empty_hits(1, top)._replace(
             opened=opened, scanned=found.scanned.sum(keepdims=True)
@@ -218,36 +247,30 @@ class Searcher:
         merged.keys[0, : len(first)] = ids[first]
         return merged
 
-    def _scan_ranges(
-        self, order: NDArray[np.int32], queries: NDArray[np.float32], top: int,
-        opened: NDArray[np.int32], shards: int,
-    ) -> tuple[RawHits, NearestRows]:  # fmt: skip
-        """Scan queries alone, in so many threads; the answer, and the same in float64."""
-        count = len(queries)
-        found = empty_hits(count, top)._replace(opened=opened)
-        found.counts.fill(0)
-        found.scanned.fill(0)
-        room = (count, top + 1)  # the last is scratch space
-        nearest = (np.empty(room), np.empty(room, np.int64), np.empty(room, np.int64))
+    def _scan_lines(
+        self, order: NDArray[np.int32], queries: NDArray[np.float32], opened: NDArray[np.int32],
+        sequence: NDArray[np.int64], shards: int, top: int, exact: NDArray[np.float64],
+    ) -> RawHits:  # fmt: skip
+        """Scan queries alone, in this sequence and so many threads."""
+        found = empty_hits(len(queries), top)._replace(opened=opened)
 
-        def scan_range(first: int, last: int) -> None:
-            for number, noted in enumerate(self.quantised):
-                usable, fault = scan_quantised(
-                    noted, number, self.metric, order, opened, queries, first, last, top,
-                    self.state.largest, *nearest, found.places, found.distances, found.keys,
-                    found.counts, found.scanned,
-                )  # fmt: skip
-                if not usable:
-                    self._refuse(order, queries, opened)
-                self.state.parts[number].segment.check(fault)
+        def scan_piece(piece: NDArray[np.int64]) -> None:
+            usable, fault, number = scan_alone(
+                self.noted, self.settings.buckets, self.metric, order, 0, queries, piece,
+                self.state.largest, exact, *found,
+            )  # fmt: skip
+            if not usable:
+                self._refuse(order, queries, opened)
+            if fault != -1:
+                self.state.parts[number].segment.fail(fault)
 
         if shards <= 1:
-            scan_range(0, count)
-        else:
-            edges = [count * shard // shards for shard in range(shards + 1)]
+            scan_piece(sequence)
+        else:  # buckets are of different sizes: whoever is done takes another piece
+            pieces = np.array_split(sequence, min(len(sequence), shards * PIECES_PER_THREAD))
             with ThreadPoolExecutor(shards) as pool:
-                list(pool.map(scan_range, edges[:-1], edges[1:]))
-        return found, nearest
+                list(pool.map(scan_piece, pieces))
+        return found
 
     def _is_small(
         self, order: NDArray[np.int32], queries: NDArray[np.float32], probe: int,

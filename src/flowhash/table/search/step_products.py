@@ -64,8 +64,43 @@ def _vector(bits: int, lanes: int) -> Any:
     return ir.VectorType(ir.IntType(bits), lanes)
 
 
+def _sums_of_four(builder: Any, vectors: list[Any]) -> Any:
+    """The sum of each of four vectors of 32 bits, as one vector.
+
+    Two by two they are folded into each other, which takes a third of the steps of four sums.
+    """
+    count = vectors[0].type.count
+
+    def shuffled(one: Any, two: Any, lanes: list[int]) -> Any:
+        mask = ir.Constant(_vector(32, len(lanes)), lanes)
+        return builder.shuffle_vector(one, two, mask)
+
+    def folded(one: Any, two: Any, first: list[int], second: list[int]) -> Any:
+        # The same lanes of every four: processors move those in one step.
+        fours = range(0, count, 4)
+        halves = [
+            shuffled(one, two, [four + lane % 4 + lane // 4 * count for four in fours
+                                for lane in lanes])
+            for lanes in (first, second)
+        ]  # fmt: skip
+        return builder.add(*halves)
+
+    one, two = (
+        folded(vectors[place], vectors[place + 1], [0, 4, 1, 5], [2, 6, 3, 7]) for place in (0, 2)
+    )
+    whole = folded(one, two, [0, 1, 4, 5], [2, 3, 6, 7])
+    while whole.type.count > TOGETHER:
+        half = whole.type.count // 2
+        parts = (list(range(half)), list(range(half, 2 * half)))
+        whole = builder.add(*(shuffled(whole, whole, lanes) for lanes in parts))
+    return whole
+
+
 def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Products]:
     """Two functions for kernels: the length of a vector, and the products of TOGETHER rows.
+
+    The second takes rows, which of them, the query as ``lay_out`` lays it out, and where to write
+    the products, as float32, one after the other.
 
     ``choose`` says, of what compiles, how many numbers a vector has and what multiplies them.
     """
@@ -78,9 +113,9 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
         return numba.types.intp(), generate
 
     @intrinsic
-    def multiply(typing_context: Any, rows: Any, places: Any, query: Any) -> Any:
-        count = len(places)
-
+    def multiply(
+        typing_context: Any, rows: Any, places: Any, query: Any, products: Any, start: Any
+    ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             lanes, name = choose(context.codegen())
             matrix = make_array(rows)(context, builder, arguments[0])
@@ -90,7 +125,7 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
             sums = _vector(32, lanes // 2 if name else lanes)
             starts = [
                 builder.gep(matrix.data, [builder.mul(place, dim)])
-                for place in cgutils.unpack_tuple(builder, arguments[1], count)
+                for place in cgutils.unpack_tuple(builder, arguments[1], TOGETHER)
             ]
             totals = [cgutils.alloca_once_value(builder, ir.Constant(sums, None)) for _ in starts]
             words, bytes_ = _vector(16, lanes), _vector(8, lanes)
@@ -102,8 +137,8 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
                 factors = builder.load(place, align=2)
                 inside = builder.icmp_signed("<", column, final)
                 column = builder.select(inside, column, final)
-                for start, total in zip(starts, totals, strict=True):
-                    place = builder.bitcast(builder.gep(start, [column]), bytes_.as_pointer())
+                for begin, total in zip(starts, totals, strict=True):
+                    place = builder.bitcast(builder.gep(begin, [column]), bytes_.as_pointer())
                     steps = builder.load(place, align=1)
                     if name:
                         pairs = ir.FunctionType(sums, [words, words])
@@ -114,13 +149,17 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
                         steps = builder.sext(steps, sums)
                         product = builder.mul(steps, builder.sext(factors, sums))
                     builder.store(builder.add(builder.load(total), product), total)
-            reduction = f"llvm.vector.reduce.add.v{sums.count}i32"
-            kind = ir.FunctionType(ir.IntType(32), [sums])
-            reduce = builder.module.declare_intrinsic(reduction, fnty=kind)
-            added = [builder.call(reduce, [builder.load(total)]) for total in totals]
-            return context.make_tuple(builder, signature.return_type, added)
+            four = _sums_of_four(builder, [builder.load(total) for total in totals])
+            real = ir.VectorType(ir.FloatType(), TOGETHER)
+            target = builder.gep(make_array(products)(context, builder, arguments[3]).data,
+                                 [arguments[4]])  # fmt: skip
+            target = builder.bitcast(target, real.as_pointer())
+            builder.store(builder.sitofp(four, real), target, align=4)
+            return context.get_dummy_value()
 
-        return numba.types.UniTuple(numba.types.int32, count)(rows, places, query), generate
+        kind = numba.types
+        places_type = kind.UniTuple(kind.intp, TOGETHER)
+        return kind.void(rows, places_type, query, products, kind.intp), generate
 
     return cast(Products, lanes_here), cast(Products, multiply)
 

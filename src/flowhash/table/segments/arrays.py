@@ -4,8 +4,8 @@ An embedding in float32 is kept in two planes, the upper 16 bits of each number 
 bits. A scan for one query reads the upper plane only, half of the memory, and ranks so well that
 the exact distances of a few candidates settle the rest; nothing is lost and nothing stored twice.
 
-Long rows moreover have a third plane, the quantised one, of one byte for each number: a quarter of
-the memory again, for scans that find out which rows are worth reading at all.
+Rows that are not very short have a third plane, the quantised one, of one byte for each number: a
+quarter of the memory again, for scans that find out which rows are worth reading at all.
 
 Rows are sorted by their codes. With k = 1 a bucket is therefore a run of neighbouring rows, and
 the offsets say it all; with k > 1 each bucket has a list of rows, and each row its code. An item
@@ -35,7 +35,7 @@ BROKEN = -2  # instead of a block: an entry points out of its array, which no wr
 # Positions in Arrays.starts.
 HIGHS, LOWS, NORMS, IDS, POSTINGS, CODES, QUANTISED, QUANTA = range(8)
 
-QUANTISED_FROM = 96  # numbers of a row; of shorter ones the sums around the products cost more
+QUANTISED_FROM = 32  # numbers of a row; shorter ones do not fill a vector
 
 
 class PlaneLayout(NamedTuple):
