@@ -39,6 +39,7 @@ ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in
 ROW_MASK = (1 << ROW_BITS) - 1
 AHEAD = 64  # rows to fetch before they are needed; buckets are scattered over memory
 COARSELY, WHOLLY = 1, 2  # what all rows of a bucket were found to be: intact
+LANES = 16  # float32 numbers of the longest vector
 LINE = 32  # numbers of 16 bits that memory delivers at once
 
 
@@ -74,9 +75,11 @@ def scan(
     together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
     needed = fine or together > ALONE
     rows = empty(0 if plain else chunk, np.int32)
-    gathered = empty((chunk if needed else 0, dim), np.float32)
+    # Whole vectors, with zeros at the end: what is left over would be multiplied one by one.
+    width = (dim + LANES - 1) // LANES * LANES
+    gathered = zeros((chunk if needed else 0, width), np.float32)
     norms = empty(chunk, np.float32)
-    block = empty((together, dim), np.float32)
+    block = zeros((together, width), np.float32)
     affinities = empty((together, chunk), np.float32)
     maxima = empty(2 * group_count(chunk), np.float32)  # and as many hands to deal them to
     chosen = empty(chunk + group_count(chunk) + 1, np.int32)
@@ -227,7 +230,7 @@ def multiply_highs(
 
     Four rows at once keep the processor's units busy.
     """
-    dim = block.shape[1]
+    dim = highs.shape[1]
     for start in range(0, size, 4):
         place = min(start, max(0, size - 4))  # the last four may overlap the four before
         if base >= 0:
@@ -314,7 +317,7 @@ def multiply_halves(
     products: NDArray[np.float32],
 ) -> None:
     """Inner products of very few queries with rows of float16, where they lie."""
-    dim = block.shape[1]
+    dim = halves.shape[1]
     for start in range(0, size, 4):
         place = min(start, max(0, size - 4))  # the last four may overlap the four before
         last = size - 1

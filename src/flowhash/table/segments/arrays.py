@@ -130,12 +130,12 @@ def copy_embedding(
     target: NDArray[np.float32],
     index: int,
 ) -> None:
-    """Copy the embedding of a row as float32, however it is stored."""
+    """Copy the embedding of a row as float32, however it is stored; ``target`` may be wider."""
     if lows.shape[0] > 0:
-        for column in range(target.shape[1]):
+        for column in range(highs.shape[1]):
             target[index, column] = join_planes(highs[row, column], lows[row, column])
     else:
-        for column in range(target.shape[1]):
+        for column in range(highs.shape[1]):
             target[index, column] = half_to_float(highs[row, column])
 
 
