@@ -668,6 +668,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
         JSON, safetensors and a table; no pickle. Killed at any moment, it leaves the old one or
         the new one. A ``random_state`` that is not a number is not stored.
+
+        Raises:
+            InputError: the folder holds something else, among which nobody would find it.
         """
         check_is_fitted(self)
         save_hasher(self, Path(folder).expanduser())
