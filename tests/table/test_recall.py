@@ -254,7 +254,7 @@ def test_each_query_may_open_a_number_of_buckets_of_its_own() -> None:
     for wrong in ([1], probe - 10, probe.astype(float), probe[:, None]):
         with pytest.raises(InputError, match="one for each query"):
             table.search(order, queries, 7, probe=wrong)
-    with pytest.raises(InputError, match="names only 48"):
+    with pytest.raises(InputError, match="the table has 48 buckets; expected 48"):
         table.search(order, queries, 7, probe=probe + 48)
 
 
