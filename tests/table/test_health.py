@@ -153,7 +153,8 @@ def test_too_few_queries_and_wrong_shapes_are_said_of_every_table() -> None:
         if calibrated:
             table.calibrate(activations, queries)
         for count in (0, 1, 29):
-            with pytest.raises(InputError, match=f"there are {count} queries; expected 30 or more"):
+            came = "there is 1 query" if count == 1 else f"there are {count} queries"
+            with pytest.raises(InputError, match=f"{came}; expected 30 or more.*Give more$"):
                 table.health(activations[:count], queries[:count])
         with pytest.raises(InputError, match=f"there are {count + 30} queries and activations of"):
             table.health(activations, queries[: count + 30])

@@ -221,8 +221,10 @@ def test_what_cannot_be_is_said_in_words() -> None:
     queries, activations = worlds(1, 300)
     with pytest.raises(InputError, match=r"never calibrated.*calibrate it first"):
         table.search(activations, queries, recall=0.9)
-    with pytest.raises(InputError, match="queries; expected 50 or more"):
+    with pytest.raises(InputError, match="there are 49 queries; expected 50 or more.*Give more$"):
         table.calibrate(activations[:49], queries[:49])
+    with pytest.raises(InputError, match=r"there are 9 queries, from the table; .* of its items, or"):
+        table.calibrate(activations[:9], queries[:9], own=range(9))
     with pytest.raises(InputError, match="not buckets in order"):
         table.calibrate(make_codes(np.random.default_rng(0), 300, BUCKETS, 5), queries)
     table.calibrate(activations, queries)

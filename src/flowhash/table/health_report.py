@@ -130,7 +130,7 @@ def examine(
     trial = None
     if activations is not None and queries is not None:
         trial = read_trial(
-            table, activations, queries, FEWEST_MEASURED,
+            table, activations, queries, own is not None, FEWEST_MEASURED,
             "what they reach says something; without queries the loads alone are looked at",
         )  # fmt: skip
         own = read_own(table, own, len(trial[0]))

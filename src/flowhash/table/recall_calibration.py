@@ -452,7 +452,7 @@ def calibrated(
 ) -> RecallCalibration:
     """See :meth:`flowhash.HashTable.calibrate`."""
     known_tops, items, itself = _read_tops(tops), len(table), own is not None
-    made, asked = read_trial(table, activations, queries, FEWEST, "a recall can be promised")
+    made, asked = read_trial(table, activations, queries, itself, FEWEST, "a recall can be promised")
     if items - itself < 1:
         raise InputError(f"the table has {items} items, too few to search; add items first")
     own = read_own(table, own, len(asked))
@@ -498,9 +498,17 @@ def read_recall(value: Any) -> float:
 
 
 def read_trial(
-    table: CalibratedTable, activations: ArrayLike, queries: ArrayLike, fewest: int, purpose: str
+    table: CalibratedTable,
+    activations: ArrayLike,
+    queries: ArrayLike,
+    itself: bool,
+    fewest: int,
+    purpose: str,
 ) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Check queries that try a table [q, d], [q, dim]: as many as fit, and no fewer than needed."""
+    """Check queries that try a table [q, d], [q, dim]: as many as fit, and no fewer than needed.
+
+    ``itself`` says whether they are items of it.
+    """
     made, asked = read_activations(activations, table.buckets), numbers(queries, "queries")
     if asked.ndim != 2 or asked.shape[1] != table.dim:
         raise InputError(
@@ -512,9 +520,11 @@ def read_trial(
             f"there are {len(asked)} queries and activations of {len(made)}; expected as many"
         )
     if len(made) < fewest:
-        raise InputError(
-            f"there are {len(asked)} queries; expected {fewest} or more, so that {purpose}"
-        )
+        came = "there is 1 query" if len(asked) == 1 else f"there are {len(asked)} queries"
+        more = "Give more"
+        if itself:
+            came, more = f"{came}, from the table", "Take more of its items, or give other queries"
+        raise InputError(f"{came}; expected {fewest} or more, so that {purpose}. {more}")
     return made, asked
 
 
