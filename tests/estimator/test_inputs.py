@@ -167,11 +167,15 @@ def test_another_number_of_features_is_refused() -> None:
 def test_what_is_no_number_is_found(recwarn: pytest.WarningsRecorder) -> None:
     rows, labels = clouds()
     rows[[3, 7], [4, 1]] = np.nan
-    said = r"X has NaN in row 3, column 4, counted from 0 \(2 such rows of 120\); expected .*, or fill"
+    said = (
+        r"X has NaN in row 3, column 4, counted from 0 \(2 such rows of 120\); expected .*, or fill"
+    )
     for values in (rows, rows.tolist(), list(rows), objects(rows), rows.astype(object)):
         with pytest.raises(InputError, match=said):
             quick().fit(values, labels)
-    with pytest.raises(InputError, match="X has -1e[+]300 in row 3, column 4, .*1 such row of 120"):
+    with pytest.raises(
+        InputError, match=r"X has -1e[+]300 in row 3, column 4, .*1 such row of 120"
+    ):
         quick().fit(np.where(np.isnan(rows), [[0], [-1e300]] * 60, 1) * (np.arange(6) == 4), labels)
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InputError, match=r"row 3, column 4 \(e\), counted"):

@@ -64,7 +64,8 @@ def _in_our_words(error: ValueError, estimator: Any, values: Any, name: str) -> 
     if "setting an array element with a sequence" in words:
         return InputError(
             f"{name} has several columns, and an array or list in a cell; expected numbers, or one "
-            f'column of arrays. Give the column that has the embeddings, such as {name}["embedding"]'
+            "column of arrays. Give the column that has the embeddings, such as "
+            f'{name}["embedding"]'
         )
     rows = _as_matrix(values, name)
     if rows is not None and ("contains NaN" in words or "contains infinity" in words):
@@ -156,8 +157,8 @@ def as_rows(values: Any, name: str = "X") -> Any:
         if row.shape != wanted:
             came = f"has shape {row.shape}" if row.ndim else f"is {reprlib.repr(column[place])}"
             raise InputError(
-                f"row {place} of {name} {came}, and row {sample} has shape {wanted}; expected rows of "
-                "one length. Leave such rows out, or embed them anew"
+                f"row {place} of {name} {came}, and row {sample} has shape {wanted}; expected "
+                "rows of one length. Leave such rows out, or embed them anew"
             )
     return np.stack(rows)
 
@@ -185,7 +186,8 @@ def _row(cell: Any, place: int, name: str) -> NDArray[Any]:
         return row.astype(np.float64) if row.dtype == object and row.ndim else row
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"row {place} of {name} cannot be read as numbers: {error}; expected an array of numbers"
+            f"row {place} of {name} cannot be read as numbers: {error}; expected an array of "
+            "numbers"
         ) from error
 
 
