@@ -94,14 +94,10 @@ def adapt_table(
             else.
         StorageError: a file could not be written; the table is as it was.
     """
-    from flowhash.encoder import check_table
     from flowhash.learn import SECOND_NOTE, is_router
 
     _check(table, out)
-    check_table(encoder, table)
-    if not len(table):
-        raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
-                         "fitted to them")  # fmt: skip
+    check_adaptable(table, encoder)
     if copies is not None and not (is_router(encoder) and table.active > 1):
         raise InputError(
             f"copies is {copies}, and {_place(table)} "
@@ -151,6 +147,35 @@ def adapt_table(
     with contextlib.suppress(StorageError):  # the table's own note says the same, and counts
         tell_index(table)
     return Adaptation(adapted, folder, saved is not None)
+
+
+def check_adaptable(table: HashTable, encoder: Encoder) -> None:
+    """Refuse a table whose buckets cannot be fitted to the items in it.
+
+    Raises:
+        InputError: it is empty or of another encoder; or that is a router, and the table ranks by
+            cosine, or has too few items for its buckets.
+    """
+    from flowhash.encoder import check_table
+    from flowhash.learn import is_router, suit_router
+
+    check_table(encoder, table)
+    if not len(table):
+        raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
+                         "fitted to them")  # fmt: skip
+    if not is_router(encoder):
+        return
+    if table.metric == "cosine":
+        raise InputError(
+            f"{_place(table)} ranks by cosine, and a router by distance; bring vectors to length "
+            "one and index them with --metric euclidean, which orders alike"
+        )
+    if not suit_router(len(table), table.buckets):
+        raise InputError(
+            f"{_place(table)} has {len(table):,} items in {table.buckets:,} buckets; without "
+            "labels buckets are fitted to 250 items or more, and to two a bucket. Put more items "
+            "into it, or fit an encoder with fewer buckets and index the items with that"
+        )
 
 
 def adapted_before(
@@ -315,11 +340,6 @@ def _routed(
     """A router fitted to all items, and their buckets."""
     from flowhash.learn import fit_vectors, router_encoder
 
-    if table.metric == "cosine":
-        raise InputError(
-            f"{_place(table)} ranks by cosine, and a router by distance; bring vectors to length "
-            "one and index them with --metric euclidean, which orders alike"
-        )
     version = table.version
     embeddings = stored_embeddings(table, show)
     router, made = fit_vectors(

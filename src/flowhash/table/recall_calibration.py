@@ -523,8 +523,10 @@ def _start_of(notes: Mapping[str, Any]) -> RecallStart | None:
         earlier = noted_calibration(notes)
     except InputError:  # it cannot be read, and is replaced
         return None
-    if earlier is None or earlier.start is not None:
-        return earlier and earlier.start
+    if earlier is None:
+        return None
+    if earlier.start is not None:
+        return earlier.start
     return RecallStart(earlier.stored, earlier.concentration, tuple(earlier.costs()))
 
 
