@@ -195,9 +195,11 @@ class RecallCalibration:
             return -math.inf
         larger = [known for known in sorted(self.thresholds) if known >= top]
         if not larger:
+            known = ", ".join(map(str, sorted(self.thresholds)))
+            among = f" (for {known})" if len(self.thresholds) > 1 else ""
             raise InputError(
-                f"recall was calibrated for up to {max(self.thresholds)} neighbours, not for "
-                f"{top}; ask for fewer, or calibrate again with",
+                f"recall was calibrated for up to {max(self.thresholds)} neighbours{among}, not "
+                f"for {top}; ask for fewer, or calibrate again with",
                 Argument("tops", f"({top},)"),
             )
         # Conformal risk control (Angelopoulos et al., 2022): one more query, missed altogether,
