@@ -207,6 +207,24 @@ def test_health_says_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert health("--json", "--encoder", "elsewhere")["measured"] == 300
 
 
+@pytest.mark.parametrize("shape", [(60, DIM + 3), (DIM + 3,)])
+def test_queries_of_another_width_are_named_with_their_file(
+    folder: Path, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros(shape, np.float32))
+    for words in (("calibrate", "x.table"), ("search", "x.table")):
+        done = run(COMMAND, *words, str(tmp_path / "wide.npy"), cwd=folder)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"wide.npy has vectors of {DIM + 3} numbers; expected {DIM}, which" in done.stderr
+
+
+def test_a_stored_item_takes_no_probe_beside_a_recall(folder: Path) -> None:
+    words = ("x.table", "id:3", "--recall", "0.9", "--probe", "5")
+    done = run(COMMAND, "search", *words, cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("flowhash: recall came together with probe; recall says itself")
+
+
 def advised(folder: Path, table: str, *words: str) -> dict[str, str]:
     """What ``table health`` says is to be done, by action."""
     done = run(COMMAND, "table", "health", table, "--json", *words, cwd=folder)
