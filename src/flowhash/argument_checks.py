@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from flowhash.compile import inner_kernel
 from flowhash.errors import InputError
 
+LONGEST_VALUE = 80  # characters of one that a message repeats
+
 
 @inner_kernel
 def row_reaches(bits: NDArray[Any], row: int, exponent: Any, limit: Any) -> bool:
@@ -53,7 +55,8 @@ def whole_number(name: str, value: Any, least: int) -> int:
     """``value``, if it is a whole number of ``least`` or more."""
     number = plain_integer(value)
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(f"{name} is {value!r}; expected a whole number from {least}")
+        came = f"{value!r}" if len(f"{value!r}") <= LONGEST_VALUE else f"a {type(value).__name__}"
+        raise InputError(f"{name} is {came}; expected a whole number from {least}")
     return number
 
 

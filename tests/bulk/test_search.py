@@ -482,6 +482,8 @@ def test_encoded_queries_that_do_not_fit(tmp_path: Path) -> None:
         search(
             table, Items(5).write(tmp_path / "again", []), tmp_path / "o2", LocalRunner(), probe=2
         )
+    with pytest.raises(InputError, match=f"probe is 1000, and the table has {BUCKETS} buckets"):
+        search(table, tmp_path / "again", tmp_path / "o2", LocalRunner(), probe=1000)
     with pytest.raises(InputError, match="does not exist"):
         search(table, tmp_path / "nothing", tmp_path / "o3", LocalRunner())
     assert not (tmp_path / "o3").exists()

@@ -207,6 +207,96 @@ def test_health_says_what_to_do(folder: Path, tmp_path: Path) -> None:
     assert health("--json", "--encoder", "elsewhere")["measured"] == 300
 
 
+@pytest.mark.parametrize("shape", [(60, DIM + 3), (DIM + 3,)])
+def test_queries_of_another_width_are_named_with_their_file(
+    folder: Path, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    np.save(tmp_path / "wide.npy", np.zeros(shape, np.float32))
+    for words in (("calibrate", "x.table"), ("search", "x.table")):
+        done = run(COMMAND, *words, str(tmp_path / "wide.npy"), cwd=folder)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"wide.npy has vectors of {DIM + 3} numbers; expected {DIM}, which" in done.stderr
+
+
+def test_a_stored_item_takes_no_probe_beside_a_recall(folder: Path) -> None:
+    words = ("x.table", "id:3", "--recall", "0.9", "--probe", "5")
+    done = run(COMMAND, "search", *words, cwd=folder)
+    assert done.returncode == 2
+    assert done.stderr.startswith("flowhash: recall came together with probe; recall says itself")
+
+
+def advised(folder: Path, table: str, *words: str) -> dict[str, str]:
+    """What ``table health`` says is to be done, by action."""
+    done = run(COMMAND, "table", "health", table, "--json", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return {one["action"]: one["to_do"] for one in json.loads(done.stdout)["findings"]}
+
+
+def test_what_health_says_is_to_be_done_is_not_refused(tmp_path: Path) -> None:
+    from flowhash.data import Preprocessing
+    from flowhash.learn import fit_vectors, router_encoder
+
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(1_200, DIM)).astype(np.float32)
+    np.save(tmp_path / "QUERIES", rng.normal(size=(60, DIM)).astype(np.float32))
+    (tmp_path / "QUERIES.npy").rename(tmp_path / "queries.npy")
+
+    def follow(words: str) -> None:
+        command = words.split(", with")[0].split(", which")[0].replace("QUERIES", "queries.npy")
+        for each in command.split(", then "):
+            done = run(COMMAND, *each.split()[1:], "-q", cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+
+    # An encoder that takes items, of which the table has embeddings: they cannot be queries.
+    encoders = {"taker": make("linear"), "plain": make("linear", base=False)}
+    for name, encoder in encoders.items():
+        encoder.save(tmp_path / name)
+        with encoder.create_table(tmp_path / f"{name}.table") as table:
+            encoder.add(table, rows[:40])
+    missing = advised(tmp_path, "taker.table")["calibrate"]
+    assert "calibrate taker.table QUERIES --encoder RUN, with a file of 50 or more" in missing
+    with HashTable.open(tmp_path / "taker.table", "r+") as table:
+        encoders["taker"].add(table, rows[40:300])
+    known = advised(tmp_path, "taker.table", "--encoder", "taker")["calibrate"]
+    assert known.startswith("flowhash calibrate taker.table QUERIES --encoder taker, with a file")
+    follow(known)
+    few = advised(tmp_path, "plain.table", "--encoder", "plain")["calibrate"]
+    assert few.startswith("flowhash calibrate plain.table QUERIES --encoder plain, with a file of")
+    follow(few)
+    with HashTable.open(tmp_path / "plain.table", "r+") as table:
+        encoders["plain"].add(table, rows[40:600])
+        table.add(np.full((3_000, 2), [3, 7]), rng.normal(size=(3_000, table.dim)))
+    full = advised(tmp_path, "plain.table", "--encoder", "plain")
+    assert full["calibrate"] == full["adapt"]  # which drops what is calibrated before it
+    assert full["adapt"] == (
+        "flowhash adapt plain.table --encoder plain, then flowhash calibrate plain.table"
+    )
+    follow(full["adapt"])
+
+    # Vectors without labels, with a bucket that is too full.
+    router, _ = fit_vectors(rows, 16, seed=0)
+    taken = Preprocessing("vectors", None, 1.0, np.zeros(DIM, np.float32), np.ones((), np.float32))
+    encoder = router_encoder(router, taken)
+    encoder.save(tmp_path / "router")
+    for items, name in ((1_000, "x.table"), (200, "small.table")):
+        with encoder.create_table(tmp_path / name) as table:
+            encoder.add(table, rows[: items // 10])
+            table.add(
+                np.full((items, 1), 5), 0.1 * rng.normal(size=(items, DIM)).astype(np.float32)
+            )
+    router_says = advised(tmp_path, "x.table", "--encoder", "router")
+    assert set(router_says.values()) == {
+        "flowhash adapt x.table --encoder router, which calibrates it, too"
+    }
+    follow(router_says["adapt"])
+    after = advised(tmp_path, "x.table")
+    assert "flowhash adapt" not in after.get("adapt", "")
+    too_few = advised(tmp_path, "small.table", "--encoder", "router")
+    assert too_few["adapt"].startswith("adapt would, but small.table has 220 items in 16 buckets;")
+    assert too_few["calibrate"] == "flowhash calibrate small.table --encoder router"
+    follow(too_few["calibrate"])
+
+
 def test_bulk_search_asks_for_a_recall(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     encoder = Encoder.load(tmp_path / "encoder")

@@ -126,6 +126,12 @@ def test_a_stored_item_finds_others_not_itself(vectors: Path, tmp_path: Path) ->
         wrong = run(COMMAND, "search", str(out), text)
         assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
         assert said in wrong.stderr
+    many = run(COMMAND, "search", str(out), str(vectors / "query.npy"), "--probe", "1000")
+    assert many.returncode == 2
+    assert many.stderr == (
+        f"flowhash: --probe is 1000, and the table has {table.buckets} buckets; expected "
+        f"{table.buckets} at the most, which opens all of it\n"
+    )
 
 
 def test_more_items_are_added_to_a_table(vectors: Path, tmp_path: Path) -> None:

@@ -30,8 +30,21 @@ def test_what_is_taken_is_a_copy(tmp_path: Path) -> None:
 def test_a_single_vector_is_no_array_of_items() -> None:
     with pytest.raises(InputError, match=r"shape \(6,\).*\[n, dim\]. Store a single vector as one"):
         ArrayItems(np.zeros(6, np.float32))
-    with pytest.raises(InputError, match=r"vectors of numbers \[n, dim\]$"):
-        ArrayItems(np.zeros((2, 3, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.zeros((2, 3, 4), np.float32), r"store each as a row: array.reshape\(n, -1\)$"),
+        (np.zeros((2, 3, 4, 3), np.float32), r"Store images as whole numbers from 0 to 255: .*"),
+        (np.zeros((2, 4, 4, 3), np.int64), r"0 to 255: array.astype\(numpy.uint8\)$"),
+        (np.full((2, 3), "a"), r"Store numbers, such as float32$"),
+        (np.float32(3), r"Store a row for each item$"),
+    ],
+)
+def test_what_to_store_instead_is_said(array: Any, said: str) -> None:
+    with pytest.raises(InputError, match=r"vectors of numbers \[n, dim\]\. .*" + said):
+        ArrayItems(array)
 
 
 def test_planes_become_pixels() -> None:

@@ -404,7 +404,7 @@ def test_options_of_a_search_mean_what_they_mean_to_the_table(encoder: Encoder) 
         hits = encoder.search(table, items, 5, **options)
         np.testing.assert_array_equal(hits.ids, expected.ids)
         np.testing.assert_array_equal(hits.scanned, expected.scanned)
-    for wrong, message in ((12, "names only 11 buckets"), (0, "probe is 0"), ("a", "probe is 'a'")):
+    for wrong, message in ((12, "table has 11 buckets"), (0, "probe is 0"), ("a", "probe is 'a'")):
         with pytest.raises(InputError, match=message):
             encoder.search(table, items, probe=wrong)
 

@@ -167,6 +167,34 @@ def test_refuses_other_folders_and_formats(tmp_path: Path) -> None:
         FlowHasher.load(tmp_path)
 
 
+def test_it_is_not_mixed_into_a_folder_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, labels = clouds()
+    hasher = quick().fit(rows, labels)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"foreign holds thesis.tex and no FlowHasher; expected"):
+        hasher.save(foreign)
+    with pytest.raises(InputError, match=r"thesis.tex is a file; expected a new folder"):
+        hasher.save(foreign / "thesis.tex")
+    assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
+    # What was saved before is replaced, whatever has come beside it; so is what a kill has left.
+    hasher.save(tmp_path / "saved")
+    (tmp_path / "saved" / "notes.txt").write_text("x")
+    hasher.save(tmp_path / "saved")
+    same(hasher, FlowHasher.load(tmp_path / "saved"), rows)
+    (tmp_path / "empty").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_tensors", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            hasher.save(tmp_path / "empty")
+    (tmp_path / "empty" / f"flowhasher.json.{'a' * 16}.new").write_text("{")
+    hasher.save(tmp_path / "empty")
+    same(hasher, FlowHasher.load(tmp_path / "empty"), rows)
+
+
 def test_only_a_fitted_one_is_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not fitted yet"):
         quick().save(tmp_path)

@@ -164,6 +164,41 @@ def test_another_number_of_features_is_refused() -> None:
             method(rows[:, :5])
 
 
+def test_what_is_no_number_is_found(recwarn: pytest.WarningsRecorder) -> None:
+    rows, labels = clouds()
+    rows[[3, 7], [4, 1]] = np.nan
+    said = (
+        r"X has NaN in row 3, column 4, counted from 0 \(2 such rows of 120\); expected .*, or fill"
+    )
+    for values in (rows, rows.tolist(), list(rows), objects(rows), rows.astype(object)):
+        with pytest.raises(InputError, match=said):
+            quick().fit(values, labels)
+    with pytest.raises(
+        InputError, match=r"X has -1e[+]300 in row 3, column 4, .*1 such row of 120"
+    ):
+        quick().fit(np.where(np.isnan(rows), [[0], [-1e300]] * 60, 1) * (np.arange(6) == 4), labels)
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match=r"row 3, column 4 \(e\), counted"):
+        quick().fit(pandas.DataFrame(rows, columns=list("abcdef")), labels)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("queries", "said"),
+    [
+        (np.zeros((300, 4)), "queries has 4 columns, and X has 6; expected as many. Make queries"),
+        (np.full((300, 6), np.nan), "queries has NaN in row 0, column 0"),
+        (np.zeros(6), "queries cannot be used: Expected 2D array, got 1D array"),
+        ([[1.0] * 6, [1.0] * 5], r"row 1 of queries has shape \(5,\)"),
+        ([["a"] * 6] * 300, "queries cannot be used: .*'a'"),
+    ],
+)
+def test_queries_are_named_where_they_cannot_be_used(queries: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        quick().fit(clouds()[0], queries=queries)
+    assert "\n" not in str(error.value)
+
+
 def test_arrays_that_are_ready_are_looked_at_all_the_same() -> None:
     rows, labels = clouds()
     rows = np.ascontiguousarray(rows, np.float32)
@@ -171,7 +206,7 @@ def test_arrays_that_are_ready_are_looked_at_all_the_same() -> None:
     for number in (np.nan, np.inf):
         wrong = rows[:3].copy()
         wrong[1, 2] = number
-        with pytest.raises(ValueError, match="Input X contains"):
+        with pytest.raises(InputError, match=r"X has (NaN|inf) in row 1, column 2, counted from 0"):
             hasher.kneighbors(wrong)
     for shape in (rows[0], rows[:0], rows[None]):
         with pytest.raises(ValueError, match=r"Found|Expected 2D"):

@@ -77,6 +77,10 @@ def test_arguments_are_checked_in_words() -> None:
         hasher.set_params(recall="auto")
     with pytest.raises(InputError, match="queries is '9'"):
         hasher.calibrate(queries="9")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"queries has shape \(400, 6\).* as X: calibrate\(X\)$"):
+        hasher.calibrate(queries=items)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"queries is a dict; expected a whole number from 1$"):
+        hasher.calibrate(queries=dict.fromkeys(range(99)))  # type: ignore[arg-type]
     router = FlowHasher(buckets=4, steps=5, random_state=0, copies=0).fit(items)
     for top in ("5", 2.5, True):
         with pytest.raises(TypeError, match=r"n_neighbors is .* expected a whole number"):

@@ -49,6 +49,11 @@ def crude() -> Encoder:
     )
 
 
+def named(encoder: Encoder) -> Encoder:
+    """The same with classes, so that its buckets are learned ones."""
+    return Encoder(encoder.base, encoder.hash, encoder.preprocessing, 1, ["a", "b"])
+
+
 def filled(encoder: Encoder, path: Path | None = None, active: int = 2) -> HashTable:
     table = encoder.create_table(path, active=active)
     encoder.add(table, rows(ITEMS))
@@ -168,7 +173,7 @@ def test_a_router_is_adapted_whole_and_goes_on_after_a_kill(
         assert scanned < 0.3
 
 
-def _killed(*_: object) -> None:
+def _killed(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -189,22 +194,58 @@ def test_labelled_buckets_drop_the_rule_for_second_ones_when_they_are_adapted() 
         adapt_table(table, adapted, say=said.append)
         assert table.stats().mean_active == encoder.active
         [line] = said
-        assert "second buckets that items had are gone" in line
-        assert "flowhash calibrate --copies" in line
+        assert "the second buckets of items will be gone" in line
+
+
+def test_what_learned_buckets_do_not_keep_is_said_before_they_are_fitted_anew(
+    crude: Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = named(crude)
+    with filled(learned) as table:
+        share_table(table, learned, 0.4)
+        said: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr("flowhash.learn.adapt_encoder", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                adapt_table(table, learned, say=said.append)
+        assert table.stats().mean_active > 1
+        assert said == [
+            "the table in memory: the second buckets of items and the calibration will be gone, "
+            "since learned buckets are fitted anew; afterwards flowhash calibrate --copies (in "
+            "Python share_table) makes such again and calibrates"
+        ]
+        adapted = adapt_table(table, learned).encoder
+        assert (table.stats().mean_active, table.calibration) == (1, None)
+        table.calibrate(*_asked(adapted, rows(100, 6)))
+        adapt_table(table, adapted, say=said.append)
+        assert said[1] == (
+            "the table in memory: the calibration will be gone, since learned buckets are fitted "
+            "anew; afterwards flowhash calibrate (in Python calibrate) makes such again"
+        )
+        assert len(said) == 2
 
 
 def test_copies_are_refused_where_they_mean_nothing_and_are_a_part_of_the_record(
+    crude: Encoder,
     tmp_path: Path,
 ) -> None:
     router, _ = fit_vectors(rows(ITEMS), 64)
     encoder = router_encoder(router, plain())
-    with filled(encoder, active=1) as table, pytest.raises(InputError, match="room for one bucket"):
+    room = r"^copies is 0.2, and the table .* room for one bucket .* \(flowhash index --active 2\)$"
+    with filled(encoder, active=1) as table, pytest.raises(InputError, match=room):
         adapt_table(table, encoder, copies=0.2)
     labelled = make("mlp", seed=2)
     with labelled.create_table(active=labelled.active + 1) as table:
         labelled.add(table, items_of("mlp", 90))
-        with pytest.raises(InputError, match="has learned buckets"):
+        with pytest.raises(InputError, match=r"has learned buckets; .*\. Leave it out$"):
             adapt_table(table, labelled, copies=0.2)
+    for active, words in ((1, r"in a table with room for them \(index --active 2\)$"), (2, "s$")):
+        with (
+            filled(named(crude), active=active) as table,
+            pytest.raises(InputError, match=words) as error,
+        ):
+            adapt_table(table, named(crude), copies=0.2)
+        assert "afterwards flowhash calibrate --copies (in Python" in str(error.value)
     with filled(encoder, tmp_path / "table") as table:
         adapt_table(table, encoder, tmp_path / "new", copies=0.0)
         assert table.stats().mean_active == 1

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 
-from flowhash.learn import fit_vectors, share_items
+from flowhash.errors import InputError
+from flowhash.learn import fit_vectors, share_items, suit_router
 from flowhash.learn.routing import fit_vectors as fit_module
 from flowhash.learn.routing.fit_vectors import RECALLS, _Asked, _Lists, _parts, bucket_count
 from flowhash.learn.routing.neighbour_graph import NEIGHBOURS, centre_scores, neighbour_graph
@@ -291,3 +292,19 @@ def test_second_buckets_beside_learned_ones_scan_less_and_stay_where_they_are() 
     assert found.rule.sharpness > 1
     alone = share_items(rows, homes, 48, activations, copies=0.1, seed=1)
     assert 0.05 < (alone.codes[:, 1] >= 0).mean() <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("items", "buckets", "enough"),
+    [(249, 2, False), (250, 2, True), (299, 150, False), (300, 150, True), (20, 1, True)],
+)
+def test_it_is_known_before_whether_items_are_enough(
+    items: int, buckets: int, enough: bool
+) -> None:
+    vectors = np.random.default_rng(0).normal(size=(items, 3)).astype(np.float32)
+    assert suit_router(items, buckets) == enough
+    if enough:
+        fit_vectors(vectors, buckets, copies=0)
+        return
+    with pytest.raises(InputError, match=r"expected (250 or more|2 items a bucket)"):
+        fit_vectors(vectors, buckets, copies=0)

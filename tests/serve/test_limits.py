@@ -270,6 +270,7 @@ def test_what_is_no_json_is_refused(servers: Servers, content: bytes, reason: st
         ({**GOOD, "top": True}, "top is True"),
         ({**GOOD, "top": 10**30}, "top is"),
         ({**GOOD, "probe": 0}, "probe is 0"),
+        ({**GOOD, "probe": 1000}, "probe is 1000, and the table has 11 buckets; expected 11 at"),
         ({**GOOD, "probe": 3}, "3 buckets are to be opened, but 2 are known"),
         ({**GOOD, "at_least": -1}, "at_least is -1"),
         ({**GOOD, "at_least": 2**40}, "at_least"),

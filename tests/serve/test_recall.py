@@ -230,7 +230,10 @@ def test_what_cannot_be_asked_is_said(calibrated: list[Server], servers: Servers
     assert "recall and probe came together" in refused(known, id=1, recall=0.9, probe=1)
     for wrong in (0, 1.01, -0.5, "0.9", True):
         assert refused(known, vector=vector, recall=wrong).startswith("recall is ")
-    assert "up to 100 neighbours" in refused(known, vector=vector, recall=0.9, top=101)
+    assert refused(known, vector=vector, recall=0.9, top=101) == (
+        "recall was calibrated for up to 100 neighbours (for 1, 5, 10, 20, 50, 100), not for 101; "
+        "ask for fewer, or calibrate again with `flowhash calibrate --top 101`"
+    )
     assert "promise up to" in refused(known, vector=vector, recall=0.9999)
     embedding = [0.0] * known.client.get("/stats").json()["dim"]
     message = refused(known, embedding=embedding, buckets=[1], recall=0.9)
@@ -258,6 +261,7 @@ def test_figures_say_what_a_recall_takes(calibrated: list[Server], servers: Serv
         shown = figures["recall"]
         assert (shown["queries"], shown["items"], shown["stored"]) == (320, ITEMS, False)
         assert (shown["changed"], shown["old"]) == (0, False)
+        assert shown["tops"] == list(RECALL_TOPS)
         assert shown["highest"] == pytest.approx(1 - 1 / 321)
         assert [(cost["top"], cost["recall"]) for cost in shown["expected"]] == [
             (top, recall) for top in RECALL_TOPS for recall in (0.8, 0.9, 0.95, 0.99)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,8 +222,12 @@ def test_what_cannot_be_is_said_in_words() -> None:
     queries, activations = worlds(1, 300)
     with pytest.raises(InputError, match=r"never calibrated.*calibrate it first"):
         table.search(activations, queries, recall=0.9)
-    with pytest.raises(InputError, match="queries; expected 50 or more"):
+    with pytest.raises(InputError, match=r"there are 49 queries; expected 50 or more.*Give more$"):
         table.calibrate(activations[:49], queries[:49])
+    with pytest.raises(
+        InputError, match=r"there are 9 queries, from the table; .* of its items, or"
+    ):
+        table.calibrate(activations[:9], queries[:9], own=range(9))
     with pytest.raises(InputError, match="not buckets in order"):
         table.calibrate(make_codes(np.random.default_rng(0), 300, BUCKETS, 5), queries)
     table.calibrate(activations, queries)
@@ -254,7 +259,7 @@ def test_each_query_may_open_a_number_of_buckets_of_its_own() -> None:
     for wrong in ([1], probe - 10, probe.astype(float), probe[:, None]):
         with pytest.raises(InputError, match="one for each query"):
             table.search(order, queries, 7, probe=wrong)
-    with pytest.raises(InputError, match="names only 48"):
+    with pytest.raises(InputError, match="the table has 48 buckets; expected 48"):
         table.search(order, queries, 7, probe=probe + 48)
 
 
@@ -317,7 +322,8 @@ def test_names_of_the_queries_are_checked() -> None:
     table = HashTable.create(buckets=BUCKETS, dim=DIM, ids="string")
     table.add(activations.argmax(axis=1)[:, None], vectors, names)
     made = table.calibrate(activations, vectors, tops=3, own=names)
-    assert made == table.calibrate(activations, vectors, tops=3, own=np.array(names, object))
+    again = table.calibrate(activations, vectors, tops=3, own=np.array(names, object))
+    assert made == replace(again, start=None)
     with pytest.raises(InputError, match="own has 'm', which is not in the table"):
         table.calibrate(activations, vectors, own=[*names[:-1], "m"])
 

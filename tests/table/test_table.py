@@ -613,6 +613,9 @@ SEARCHES: dict[str, tuple[dict[str, Any], str]] = {
         {"ordered_buckets": [[0, 1, 2], [3, 1, 3]], "at_least": 9}, r"ordered_buckets\[1\] opens"
     ),
     "probe too large": ({"probe": 3}, "probe is 3, but ordered_buckets names only 2 buckets"),
+    "probe beyond all": (
+        {"probe": 6}, "^probe is 6, and the table has 5 buckets; expected 5 at the most, which "
+    ),
     "probe 0": ({"probe": 0}, "probe is 0; expected a whole number from 1"),
     "probe real": ({"probe": 1.0}, r"probe is 1\.0; expected a whole number from 1"),
     "top 0": ({"top": 0}, "top is 0; expected a whole number from 1"),

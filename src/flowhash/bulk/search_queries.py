@@ -37,6 +37,7 @@ from flowhash.table import (
     Strings,
     TableSettings,
     changes_since,
+    check_probe,
     check_recall,
     check_vectors,
     opened_in_state,
@@ -164,6 +165,7 @@ def search(
         )
     if probe is None:  # a table may have room for more buckets an item than queries name
         probe = max(1, min(settings.active, sizes[1]))
+    check_probe(probe, settings.buckets)
     _check_sizes(queries, sizes, probe, settings.dim)
     count = sizes[0]
     plan = WorkPlan(

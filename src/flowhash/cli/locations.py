@@ -169,12 +169,25 @@ def read_queries(encoder: Encoder, table: Any, text: str) -> tuple[list[str], An
     if suffix in IMAGE_SUFFIXES and kind == "images":
         return [text], [path]
     if suffix == ".npy" and (one := read_npy(path)).ndim == dimensions - 1:
-        return [text], one[None]
+        return [text], _fitting(text, one[None], encoder)
     if suffix in DATA_FILES:
         items, _ = any_arrays(path, None, None, None)
+        items = _fitting(text, items, encoder)
         return [f"{text} row {row}" for row in range(len(items))], items
     expected = "an image file, or .npy or .npz" if kind == "images" else ".npy or .npz"
     raise InputError(f"{text} is no query for an encoder of {kind}; expected {expected}")
+
+
+def _fitting(text: str, items: Any, encoder: Encoder) -> Any:
+    """Vectors of a file, if they have as many numbers as the encoder takes."""
+    dim = encoder.input_dim  # None of images
+    if dim is not None and items.ndim == 2 and items.shape[1] != dim:
+        raise InputError(
+            f"{text} has vectors of {items.shape[1]} numbers; expected {dim}, which the encoder "
+            "was trained on. Make them by the model that made the vectors of the training, or fit "
+            "anew to such vectors"
+        )
+    return items
 
 
 def stored_queries(

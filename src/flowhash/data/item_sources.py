@@ -62,13 +62,21 @@ class ArrayItems:
         else:
             raise InputError(
                 f"items have shape {self.array.shape} and dtype {self.array.dtype}; expected "
-                "images uint8 [n, height, width, 3] or vectors of numbers [n, dim]"
-                + (
-                    ". Store a single vector as one row: array[None]"
-                    if self.array.ndim == 1
-                    else ""
-                )
+                "images uint8 [n, height, width, 3] or vectors of numbers [n, dim]. "
+                f"{self._advice()}"
             )
+
+    def _advice(self) -> str:
+        """How to store an array that holds neither."""
+        if self.array.dtype.kind not in "fiub":
+            return "Store numbers, such as float32"
+        if self.array.ndim == 1:
+            return "Store a single vector as one row: array[None]"
+        if self.array.ndim == 4 and self.array.shape[3] == 3:
+            return "Store images as whole numbers from 0 to 255: array.astype(numpy.uint8)"
+        if self.array.ndim > 2:
+            return "To compare items by all their numbers store each as a row: array.reshape(n, -1)"
+        return "Store a row for each item"
 
     def __len__(self) -> int:
         return int(self.array.shape[0])

@@ -222,7 +222,7 @@ class RemoteTable(SettingsProperties, ABC):
         order, vectors = read_queries(self._settings, ordered_buckets, queries)
         probe = read_probe(probe, self.active, len(vectors))
         top = plain_integer(top)
-        check_search(order, top, probe, at_least, threads)
+        check_search(self.buckets, order, top, probe, at_least, threads)
         # The kernels look at the numbers, in an empty table as in a full one.
         self._empty.search(order, vectors, 1, probe=probe if at_least is None else order.shape[1])
         least = None if at_least is None else int(at_least)

@@ -302,7 +302,8 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         """:meth:`fit` without labels."""
         asked = None
         if queries is not None:
-            asked = read_items(reader, queries, reset=False, unit=metric == "cosine")
+            unit = metric == "cosine"
+            asked = read_items(reader, queries, reset=False, unit=unit, name="queries")
         encoder, made = learn_router(self, items, metric, asked)
         self._take_names(reader)
         self.effective_metric_ = metric
@@ -484,6 +485,11 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         check_is_fitted(self)
         check_unchanged(self.table_, self.n_samples_fit_)
         if X is None:
+            if np.ndim(queries):
+                raise InputError(
+                    f"queries has shape {np.shape(queries)}; expected how many items of the table "
+                    "to take. Give queries of your own as X: calibrate(X)"
+                )
             queries = whole_number("queries", queries, 1)
             own = draw_sample(self.n_samples_fit_, queries, self._seed())
             self._calibrate_stored(own, tops)
@@ -668,6 +674,9 @@ class FlowHasher(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
         JSON, safetensors and a table; no pickle. Killed at any moment, it leaves the old one or
         the new one. A ``random_state`` that is not a number is not stored.
+
+        Raises:
+            InputError: the folder holds something else, among which nobody would find it.
         """
         check_is_fitted(self)
         save_hasher(self, Path(folder).expanduser())

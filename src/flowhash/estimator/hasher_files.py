@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from flowhash.durable_files import STRAY
 from flowhash.encoder import Encoder
 from flowhash.errors import DamagedFileError, InputError, reason
 from flowhash.estimator.fit_encoder import layer_sizes
@@ -43,6 +44,7 @@ BEFORE_INNER = 1  # the format of all other metrics, which earlier versions read
 RECORD = "flowhasher.json"
 LABELS = "labels.safetensors"
 FITTED = re.compile(r"fitted-[0-9a-f]{16}")
+UNFINISHED = re.compile(f"{FITTED.pattern}|{re.escape(RECORD)}{STRAY}")  # left by a killed save
 ROWS = 8_192  # items that are encoded or read at once
 LARGEST_CLASSES = 1 << 30  # bytes of their names
 ENTRIES: dict[str, tuple[type, ...]] = {
@@ -103,6 +105,7 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
         "feature_names": None if feature_names is None else list(feature_names),
         "trials": getattr(hasher, "trials_", []),  # of an older pickle there are none
     }
+    _refuse_content(folder)
     name = f"fitted-{secrets.token_hex(8)}"
     inside = folder / name
     codes, embeddings = contents(hasher.table_, hasher.n_samples_fit_)
@@ -116,6 +119,20 @@ def save_hasher(hasher: FlowHasher, folder: Path) -> None:
     for old in folder.iterdir():
         if FITTED.fullmatch(old.name) and old.name != name:
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _refuse_content(folder: Path) -> None:
+    """Refuse a folder of somebody else's: among what it holds nobody would find these files."""
+    if not folder.exists() or (folder / RECORD).is_file():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; expected a new folder, or an empty one")
+    others = sorted(one.name for one in folder.iterdir() if not UNFINISHED.fullmatch(one.name))
+    if others:
+        raise InputError(
+            f"{folder} holds {reason(others[0]):.80} and no FlowHasher; expected a new folder, an "
+            "empty one, or one that FlowHasher.save wrote. Give another folder"
+        )
 
 
 def _format(encoder: Encoder, metric: str) -> int:

@@ -13,14 +13,16 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from flowhash.compile import kernel
 from flowhash.encoder import as_numpy
-from flowhash.errors import InputError
+from flowhash.errors import InputError, reason
 
 TEXT = "USTO"  # kinds of numpy types; scikit-learn lets objects be labels if they are strings
 MISSING = ("NAType", "NaTType")  # pandas' words for nothing, which need not be installed
 SHORTEST = 1e-12  # rows that are shorter have no direction
 
 
-def read_items(estimator: Any, values: Any, *, reset: bool, unit: bool) -> NDArray[np.float32]:
+def read_items(
+    estimator: Any, values: Any, *, reset: bool, unit: bool, name: str = "X"
+) -> NDArray[np.float32]:
     """Items as float32 [n, features], checked against what the estimator was fitted on.
 
     Args:
@@ -29,6 +31,7 @@ def read_items(estimator: Any, values: Any, *, reset: bool, unit: bool) -> NDArr
             or list in each row.
         reset: whether this is what it is fitted on.
         unit: whether rows are brought to length one.
+        name: what the argument is called.
 
     Raises:
         ValueError: NaN or infinity (or more than float32 holds), another number of features, rows
@@ -37,24 +40,75 @@ def read_items(estimator: Any, values: Any, *, reset: bool, unit: bool) -> NDArr
     """
     options = {"dtype": np.float32, "order": "C", "ensure_min_samples": 2 if reset else 1}
     try:
-        with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused
+        # What is too large becomes infinite and is refused.
+        with np.errstate(over="ignore", invalid="ignore"):
             checked: NDArray[np.float32] = (
                 values
                 if _is_ready(estimator, values, reset)
-                else _validate(estimator, as_rows(as_numpy(values)), reset=reset, **options)
+                else _validate(estimator, as_rows(as_numpy(values), name), reset=reset, **options)
             )
+    except InputError:
+        raise
     except ValueError as error:
-        if "setting an array element with a sequence" not in str(error):
-            raise
-        raise InputError(
-            "X has several columns, and an array or list in a cell; expected numbers, or one "
-            'column of arrays. Give the column that has the embeddings, such as X["embedding"]'
-        ) from error
+        raise _in_our_words(error, estimator, values, name) from error
     if unit:
         # Writable, because numba would compile the kernel once more for read-only arrays.
         given, checked = np.require(checked, requirements=["C", "W"]), np.empty_like(checked)
         shorten_to_one(given, checked)
     return checked
+
+
+def _in_our_words(error: ValueError, estimator: Any, values: Any, name: str) -> ValueError:
+    """What scikit-learn says of values, where it does not say which, or calls them X."""
+    words = str(error)
+    if "setting an array element with a sequence" in words:
+        return InputError(
+            f"{name} has several columns, and an array or list in a cell; expected numbers, or one "
+            "column of arrays. Give the column that has the embeddings, such as "
+            f'{name}["embedding"]'
+        )
+    rows = _as_matrix(values, name)
+    if rows is not None and ("contains NaN" in words or "contains infinity" in words):
+        return _first_gap(rows, getattr(values, "columns", ()), name) or error
+    if name == "X":
+        return error
+    wanted = estimator.n_features_in_
+    if rows is not None and rows.shape[1] != wanted:
+        return InputError(
+            f"{name} has {rows.shape[1]} columns, and X has {wanted}; expected as many. Make "
+            f"{name} by the model that made X"
+        )
+    return InputError(f"{name} cannot be used: {reason(words)}")
+
+
+def _as_matrix(values: Any, name: str) -> NDArray[Any] | None:
+    """Values that were refused, as a matrix; None where they are none."""
+    try:
+        rows = np.asarray(as_rows(as_numpy(values), name))
+    except (TypeError, ValueError):
+        return None
+    return rows if rows.ndim == 2 else None
+
+
+def _first_gap(rows: NDArray[Any], columns: Any, name: str) -> InputError | None:
+    """Where the first value is that float32 does not hold; None where they are no numbers."""
+    try:
+        with np.errstate(over="ignore"):
+            held = np.isfinite(rows.astype(np.float32, copy=False))
+    except (TypeError, ValueError):
+        return None
+    wrong = np.flatnonzero(~held.all(axis=1))
+    if not len(wrong):
+        return None
+    row, column = int(wrong[0]), int(np.argmin(held[wrong[0]]))
+    value = float(rows[row, column])
+    came = "NaN" if np.isnan(value) else f"{value:g}"
+    label = f" ({reason(columns[column]):.40})" if len(columns) == rows.shape[1] else ""
+    count = "1 such row" if len(wrong) == 1 else f"{len(wrong):,} such rows"
+    return InputError(
+        f"{name} has {came} in row {row}, column {column}{label}, counted from 0 ({count} of "
+        f"{len(rows):,}); expected finite numbers of float32. Leave such rows out, or fill the gaps"
+    )
 
 
 @kernel
@@ -84,7 +138,7 @@ def _is_ready(estimator: Any, values: Any, reset: bool) -> bool:
     )
 
 
-def as_rows(values: Any) -> Any:
+def as_rows(values: Any, name: str = "X") -> Any:
     """Rows [n, features] of a column with an array or list in each; anything else as it is.
 
     So embeddings lie in data frames: a Series, a frame with that column only, an object array, a
@@ -97,14 +151,14 @@ def as_rows(values: Any) -> Any:
     sample = next((place for place, cell in enumerate(column) if _is_row(cell)), None)
     if sample is None:
         return values
-    rows = [_row(cell, place) for place, cell in enumerate(column)]
+    rows = [_row(cell, place, name) for place, cell in enumerate(column)]
     wanted = rows[sample].shape
     for place, row in enumerate(rows):
         if row.shape != wanted:
             came = f"has shape {row.shape}" if row.ndim else f"is {reprlib.repr(column[place])}"
             raise InputError(
-                f"row {place} of X {came}, and row {sample} has shape {wanted}; expected rows of "
-                "one length. Leave such rows out, or embed them anew"
+                f"row {place} of {name} {came}, and row {sample} has shape {wanted}; expected "
+                "rows of one length. Leave such rows out, or embed them anew"
             )
     return np.stack(rows)
 
@@ -126,13 +180,14 @@ def _is_row(cell: Any) -> bool:
     return isinstance(cell, list | tuple) or getattr(cell, "ndim", 0) > 0
 
 
-def _row(cell: Any, place: int) -> NDArray[Any]:
+def _row(cell: Any, place: int, name: str) -> NDArray[Any]:
     try:
         row: NDArray[Any] = np.asarray(as_numpy(cell))
         return row.astype(np.float64) if row.dtype == object and row.ndim else row
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"row {place} of X cannot be read as numbers: {error}; expected an array of numbers"
+            f"row {place} of {name} cannot be read as numbers: {error}; expected an array of "
+            "numbers"
         ) from error
 
 

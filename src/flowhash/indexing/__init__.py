@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # for other rooms
         ENCODER as ENCODER,
         adaptation_folder as adaptation_folder,
         adapted_before as adapted_before,
+        check_adaptable as check_adaptable,
         tell_index as tell_index,
     )
     from flowhash.indexing.table_notes import (

@@ -24,7 +24,7 @@ from flowhash.indexing.table_notes import (
     own_encoder,
 )
 from flowhash.progress_bars import items_bar, shown
-from flowhash.table import HashTable, draw_sample
+from flowhash.table import RECALL_NOTE, HashTable, draw_sample
 
 if TYPE_CHECKING:
     from flowhash.encoder import Encoder
@@ -83,7 +83,7 @@ def adapt_table(
         out: a new folder for the run with the new encoder; None, for a table in memory, saves none.
         copies: for a router: the share of the items with a second bucket, where that lets a recall
             scan less; None tries 20 and 40 %. Beside learned buckets it is refused; second ones
-            that are there are dropped, which ``say`` hears.
+            that are there are dropped, and a calibration, which ``say`` hears first.
         seed: of the sample, or of all that is drawn for a router.
         device: for the codes.
         show: progress, on the error stream.
@@ -94,22 +94,14 @@ def adapt_table(
             else.
         StorageError: a file could not be written; the table is as it was.
     """
-    from flowhash.encoder import check_table
     from flowhash.learn import SECOND_NOTE, is_router
 
     _check(table, out)
-    check_table(encoder, table)
-    if not len(table):
-        raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
-                         "fitted to them")  # fmt: skip
-    if copies is not None and not (is_router(encoder) and table.active > 1):
-        raise InputError(
-            f"copies is {copies}, and {_place(table)} "
-            + ("has room for one bucket an item" if is_router(encoder) else "has learned buckets")
-            + "; expected room for two, and vectors without labels. Leave copies out; in a table "
-            f"made with active=2, {SHARE_AGAIN} gives second buckets beside learned ones, also "
-            "after adapt, which takes away those that there are"
-        )
+    check_adaptable(table, encoder)
+    if copies is not None:
+        _check_copies(table, encoder, copies)
+    if not is_router(encoder):
+        _tell_dropped(table, encoder, say)
     folder = None if out is None else Path(out).expanduser()
     wanted = _record(table, encoder, seed, copies)
     saved = None if folder is None else _saved(folder, wanted, encoder)
@@ -123,11 +115,6 @@ def adapt_table(
     else:
         adapted = _fitted(table, encoder, seed, show) if saved is None else saved
     notes: dict[str, Any] = {} if codes is not None else {SECOND_NOTE: None}
-    if codes is None and table.stats().mean_active > encoder.active:
-        say(
-            f"{_place(table)}: the second buckets that items had are gone, since learned buckets "
-            f"were fitted anew; {SHARE_AGAIN} gives them anew"
-        )
     if folder is not None:
         if saved is None:
             _save(adapted, folder, wanted, codes)
@@ -151,6 +138,35 @@ def adapt_table(
     with contextlib.suppress(StorageError):  # the table's own note says the same, and counts
         tell_index(table)
     return Adaptation(adapted, folder, saved is not None)
+
+
+def check_adaptable(table: HashTable, encoder: Encoder) -> None:
+    """Refuse a table whose buckets cannot be fitted to the items in it.
+
+    Raises:
+        InputError: it is empty or of another encoder; or that is a router, and the table ranks by
+            cosine, or has too few items for its buckets.
+    """
+    from flowhash.encoder import check_table
+    from flowhash.learn import is_router, suit_router
+
+    check_table(encoder, table)
+    if not len(table):
+        raise InputError(f"{_place(table)} is empty; put items into it before its buckets are "
+                         "fitted to them")  # fmt: skip
+    if not is_router(encoder):
+        return
+    if table.metric == "cosine":
+        raise InputError(
+            f"{_place(table)} ranks by cosine, and a router by distance; bring vectors to length "
+            "one and index them with --metric euclidean, which orders alike"
+        )
+    if not suit_router(len(table), table.buckets):
+        raise InputError(
+            f"{_place(table)} has {len(table):,} items in {table.buckets:,} buckets; without "
+            "labels buckets are fitted to 250 items or more, and to two a bucket. Put more items "
+            "into it, or fit an encoder with fewer buckets and index the items with that"
+        )
 
 
 def adapted_before(
@@ -237,6 +253,41 @@ def _check(table: HashTable, out: str | Path | None) -> None:
         )
 
 
+def _check_copies(table: HashTable, encoder: Encoder, copies: float) -> None:
+    """Refuse second buckets where adapt gives none."""
+    from flowhash.learn import is_router
+
+    if not is_router(encoder):
+        words = "has learned buckets; expected those of vectors without labels. Leave it out"
+        if encoder.active == 1:
+            room = "" if table.active > 1 else ", in a table with room for them (index --active 2)"
+            words += f"; afterwards {SHARE_AGAIN} gives second buckets{room}"
+    elif table.active == 1:
+        words = (
+            "has room for one bucket an item; expected room for two. Leave it out, or index the "
+            "items into a new table with active=2 (flowhash index --active 2)"
+        )
+    else:
+        return
+    raise InputError(f"is {copies}, and {_place(table)} {words}", subject="copies")
+
+
+def _tell_dropped(table: HashTable, encoder: Encoder, say: Callable[[str], None]) -> None:
+    """Say, before anything is done, what learned buckets that are fitted anew do not keep."""
+    again = {}
+    if table.stats().mean_active > encoder.active:
+        # The others come from no command.
+        again["the second buckets of items"] = SHARE_AGAIN if encoder.active == 1 else "recode"
+    if table.notes().get(RECALL_NOTE) is not None:
+        again["the calibration"] = "flowhash calibrate (in Python calibrate)"
+    if again:
+        best, also = next(iter(again.values())), " and calibrates" if len(again) > 1 else ""
+        say(
+            f"{_place(table)}: {' and '.join(again)} will be gone, since learned buckets are "
+            f"fitted anew; afterwards {best} makes such again{also}"
+        )
+
+
 def _record(table: HashTable, encoder: Encoder, seed: int, copies: float | None) -> dict[str, Any]:
     """All that the fitted encoder depends on."""
     made = {"table": table.version, "encoder": encoder.fingerprint, "seed": seed, "method": METHOD}
@@ -315,11 +366,6 @@ def _routed(
     """A router fitted to all items, and their buckets."""
     from flowhash.learn import fit_vectors, router_encoder
 
-    if table.metric == "cosine":
-        raise InputError(
-            f"{_place(table)} ranks by cosine, and a router by distance; bring vectors to length "
-            "one and index them with --metric euclidean, which orders alike"
-        )
     version = table.version
     embeddings = stored_embeddings(table, show)
     router, made = fit_vectors(

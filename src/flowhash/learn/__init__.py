@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # for other rooms
         is_router as is_router,
         router_encoder as router_encoder,
         share_items as share_items,
+        suit_router as suit_router,
     )
     from flowhash.learn.routing.second_buckets import (
         SECOND_NOTE as SECOND_NOTE,

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
 
-from flowhash.errors import InputError, StorageError
+from flowhash.errors import Argument, InputError, StorageError
 from flowhash.serve.schemas.responses import Failure, Fault, json_response
 
 LOG = logging.getLogger("flowhash.serve")
@@ -33,6 +33,7 @@ CODES = {
     503: "unavailable",
     504: "timeout",
 }
+COMMANDS = {"tops": "flowhash calibrate --top"}  # for what Python gives as an argument
 REFUSALS = ("wait", "requests", "connections", "memory")  # what there may be too much of
 MEMBERS = ("constrained-int", "constrained-str", "int", "str")  # pydantic's names in a union
 STARTS = ("Input ", "Value error, ", "List ", "String ", "Dictionary ")
@@ -107,7 +108,7 @@ def error_of(error: BaseException, scope: Scope) -> RequestError:
     if isinstance(error, HTTPException):
         return _routing_error(error, scope)
     if isinstance(error, InputError):
-        return RequestError(422, str(error))
+        return refused(error)
     number = new_number()
     if isinstance(error, StorageError):  # it says what is wrong; where we met it does not matter
         LOG.error("request failed, number %s: %s", number, error)
@@ -121,6 +122,15 @@ def error_of(error: BaseException, scope: Scope) -> RequestError:
     return RequestError(
         500, f"the server failed on this request; its log has the reason under {number}. Report it"
     )
+
+
+def refused(error: InputError) -> RequestError:
+    """What the table refuses, with a command instead of an argument that no request has."""
+    message = str(error)
+    if isinstance(error.remedy, Argument) and error.remedy.name in COMMANDS:
+        value = error.remedy.value.strip("(),")
+        message = f"{error.words} `{COMMANDS[error.remedy.name]} {value}`"
+    return RequestError(422, message)
 
 
 def _routing_error(error: HTTPException, scope: Scope) -> RequestError:

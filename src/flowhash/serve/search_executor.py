@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flowhash.engines import BrowsedEngine
 from flowhash.errors import DamagedFileError, InputError
-from flowhash.serve.errors import RequestError
+from flowhash.serve.errors import RequestError, refused
 from flowhash.serve.metrics import Metrics
 from flowhash.serve.options import RequestLimits
 from flowhash.serve.request_guard import Outbox
@@ -251,7 +251,7 @@ class SearchExecutor:
             return self._together(queries)
         except (InputError, DamagedFileError) as error:
             if len(queries) == 1:
-                return [RequestError(422, str(error)) if isinstance(error, InputError) else error]
+                return [refused(error) if isinstance(error, InputError) else error]
         # One of them cannot be searched, such as a vector of zeros by cosine, or one that opens a
         # damaged bucket: each by itself.
         return [answer for query in queries for answer in self.batch([query])]

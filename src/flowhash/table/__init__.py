@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for other rooms
         LARGEST_ID as LARGEST_ID,
         allowed_rows as allowed_rows,
         changed_notes as changed_notes,
+        check_probe as check_probe,
         check_search as check_search,
         read_probe as read_probe,
         read_queries as read_queries,

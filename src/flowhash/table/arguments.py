@@ -288,19 +288,31 @@ def read_probe(probe: Any, active: int, count: int) -> int | NDArray[np.int32]:
     return given.clip(1, np.iinfo(np.int32).max).astype(np.int32)
 
 
+def check_probe(probe: int, buckets: int) -> None:
+    """Refuse to open more buckets than there are."""
+    if probe > buckets:
+        raise InputError(
+            f"is {probe}, and the table has {buckets} bucket{'s' * (buckets > 1)}; expected "
+            f"{buckets} at the most, which opens all of it",
+            subject="probe",
+        )
+
+
 def check_search(
+    buckets: int,
     order: NDArray[np.int32],
     top: int,
     probe: int | NDArray[np.int32],
     at_least: int | None,
     threads: int | None,
 ) -> None:
-    """Check the numbers of a search."""
+    """Check the numbers of a search in a table of so many buckets."""
     if not isinstance(probe, int) and isinstance(probe, np.ndarray):
         probe = int(probe.max(initial=1))
     if not type(top) is type(probe) is int or top < 1 or probe < 1:
         for name, value in (("top", top), ("probe", probe)):
             whole_number(name, value, 1)
+    check_probe(probe, buckets)
     if probe > order.shape[1]:
         raise InputError(
             f"probe is {probe}, but ordered_buckets names only {order.shape[1]} buckets a query; "

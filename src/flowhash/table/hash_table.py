@@ -684,7 +684,7 @@ class HashTable(SettingsProperties):
         order, asked = arguments.read_queries(settings, ordered_buckets, queries)
         probe = arguments.read_probe(probe, settings.active, len(asked))
         top = plain_integer(top)
-        arguments.check_search(order, top, probe, at_least, threads)
+        arguments.check_search(settings.buckets, order, top, probe, at_least, threads)
         found = self._searcher_of(state, where).search(order, asked, top, probe, at_least, threads)
         ids = found.keys
         if settings.ids == STRING:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flowhash.errors import InputError
 from flowhash.table.recall_calibration import (
+    FEWEST,
     OLD,
     CalibratedTable,
     RecallCalibration,
@@ -28,10 +29,14 @@ from flowhash.table.statistics import Stats
 FEWEST_MEASURED = 30  # queries: of fewer, a mean and its error say too little
 SPLIT = 4  # times the mean load of those that hold items: a bucket with more is one to split
 FEW = 32  # items: no bucket with fewer is worth splitting
+UNEVEN = 1.0  # loads vary by their mean: a query scans twice what it would in even buckets
 SHORT = 0.01  # of a recall, beside twice its standard error: so much less is told
 WIDER = 1.25  # times what was scanned at the calibration: so much more is told
 DROPPED = 0.2  # of the rows deleted: from then on the table is worth compacting
 SEGMENTS = 16  # likewise
+USUAL_RECALL = (
+    0.95  # up to which the scan of two calibrations is compared: beyond, few queries decide
+)
 USUAL_TOP = 10  # neighbours whose recall is looked at, or the nearest number that was calibrated
 
 
@@ -80,6 +85,7 @@ class HealthReport:
         load_mean: items of a bucket on average, over those that hold any.
         load_variation: the loads' standard deviation by their mean, over all buckets.
         empty: buckets without items.
+        uneven: whether the loads of buckets that hold items vary by more than their mean.
         to_split: buckets with more than four times ``load_mean``, the fullest first.
         calibrated: how many items the table had when recall was calibrated; None if it never was.
         changed: items added or deleted since, at the least.
@@ -96,6 +102,7 @@ class HealthReport:
     load_mean: float
     load_variation: float
     empty: int
+    uneven: bool
     to_split: tuple[int, ...]
     calibrated: int | None
     changed: int
@@ -130,7 +137,7 @@ def examine(
     trial = None
     if activations is not None and queries is not None:
         trial = read_trial(
-            table, activations, queries, FEWEST_MEASURED,
+            table, activations, queries, own is not None, FEWEST_MEASURED,
             "what they reach says something; without queries the loads alone are looked at",
         )  # fmt: skip
         own = read_own(table, own, len(trial[0]))
@@ -156,6 +163,7 @@ def examine(
         load_mean=mean,
         load_variation=float(loads.std() / loads.mean()) if len(held) else 0.0,
         empty=stats.empty,
+        uneven=bool(len(held)) and float(held.std()) > UNEVEN * mean,
         to_split=tuple(full[np.argsort(-loads[full], kind="stable")].tolist()),
         calibrated=None if known is None else known.items,
         changed=changed,
@@ -228,19 +236,37 @@ def _measured(
 def _findings(
     report: HealthReport, known: RecallCalibration | None, fullest: int
 ) -> Iterator[HealthFinding]:
-    if not report.items:
-        return
+    if report.items and report.buckets > 1:  # a single bucket holds whatever is asked for
+        yield from _recall_findings(report, known)
+        yield from _bucket_findings(report, known, fullest)
+    rows = report.items + report.deleted
+    if report.deleted > DROPPED * rows or report.segments > SEGMENTS:
+        yield HealthFinding(
+            "compact",
+            f"{report.deleted:,} of {rows:,} rows are deleted and still take space, in "
+            f"{report.segments:,} segments",
+        )
+
+
+def _recall_findings(
+    report: HealthReport, known: RecallCalibration | None
+) -> Iterator[HealthFinding]:
+    """Why to calibrate."""
+    few = ""
+    if report.items < FEWEST:
+        items = "1 item is" if report.items == 1 else f"{report.items:,} items are"
+        few = f"; {items} too few to ask with, it takes {FEWEST} queries from elsewhere"
     if known is None:
         yield HealthFinding(
             "calibrate",
             "recall was never calibrated: no recall can be asked for, and nobody knows what a "
-            "search misses",
+            f"search misses{few}",
         )
     elif report.old:
         yield HealthFinding(
             "calibrate",
             f"{report.changed:,} items were added or deleted since recall was calibrated, with "
-            f"{known.items:,}: more than {OLD:.0%}",
+            f"{known.items:,}: more than {OLD:.0%}{few}",
         )
     short = [
         one
@@ -254,8 +280,14 @@ def _findings(
         yield HealthFinding(
             "calibrate",
             f"a recall of {worst.before.recall:g} finds {worst.reached:.3f} of the "
-            f"{worst.before.top} nearest now, measured by {report.measured:,} queries{kind}",
+            f"{worst.before.top} nearest now, measured by {report.measured:,} queries{kind}{few}",
         )
+
+
+def _bucket_findings(
+    report: HealthReport, known: RecallCalibration | None, fullest: int
+) -> Iterator[HealthFinding]:
+    """Why to adapt."""
     wider = [one for one in report.drift if one.scanned > WIDER * one.before.scanned]
     if wider:
         worst = max(wider, key=lambda one: one.scanned / one.before.scanned)
@@ -265,6 +297,8 @@ def _findings(
             f"a recall of {worst.before.recall:g} scans {worst.scanned:.2%} of the items, at the "
             f"calibration {worst.before.scanned:.2%}{told}",
         )
+    elif known is not None and (grown := _grown(report, known)):
+        yield HealthFinding("adapt", grown)
     if report.to_split:
         count = len(report.to_split)
         who = "1 bucket holds" if count == 1 else f"{count:,} buckets hold"
@@ -273,10 +307,27 @@ def _findings(
             f"{who} more than {SPLIT} times the mean of {report.load_mean:,.1f} items; the "
             f"fullest, {report.to_split[0]}, has {fullest:,}",
         )
-    rows = report.items + report.deleted
-    if report.deleted > DROPPED * rows or report.segments > SEGMENTS:
+    elif report.uneven and fullest > FEW:
         yield HealthFinding(
-            "compact",
-            f"{report.deleted:,} of {rows:,} rows are deleted and still take space, in "
-            f"{report.segments:,} segments",
+            "adapt",
+            f"the loads of buckets that hold items vary by more than their mean of "
+            f"{report.load_mean:,.1f}; the fullest has {fullest:,}",
         )
+
+
+def _grown(report: HealthReport, known: RecallCalibration) -> str:
+    """How much more recalls scan than when these buckets were first calibrated; "" if not much."""
+    pairs = [
+        (one, known.at_start(one.before))
+        for one in report.drift
+        if one.before.recall <= USUAL_RECALL
+    ]
+    if not pairs or known.start is None:
+        return ""
+    if np.mean([one.scanned / first for one, first in pairs]) <= WIDER:
+        return ""
+    worst, first = max(pairs, key=lambda pair: pair[0].scanned / pair[1])
+    return (
+        f"a recall of {worst.before.recall:g} scans {worst.scanned:.2%} of the items, when these "
+        f"buckets were first calibrated {first:.2%}"
+    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from numbers import Real
 from typing import Any, Protocol, TypeVar
@@ -74,6 +74,23 @@ class RecallCost:
 
 
 @dataclass(frozen=True)
+class RecallStart:
+    """What recalls took when the buckets of a table were first calibrated.
+
+    A later calibration knows the items that have come since, and takes for usual what they cost.
+
+    Attributes:
+        stored: whether by items of the table.
+        concentration: of the buckets, see :func:`load_concentration`.
+        costs: what recalls took.
+    """
+
+    stored: bool
+    concentration: float
+    costs: tuple[RecallCost, ...]
+
+
+@dataclass(frozen=True)
 class RecallCalibration:
     """What a table knows of its recall; see :meth:`flowhash.HashTable.calibrate`.
 
@@ -90,6 +107,7 @@ class RecallCalibration:
         scan_opened: the mean number of buckets that are opened with each.
         concentration: of the buckets at that time, see :func:`load_concentration`; 0 where an
             earlier version did not keep it.
+        start: what the first calibration of these buckets found; None where this is the first.
     """
 
     temperature: float
@@ -102,6 +120,7 @@ class RecallCalibration:
     scan_shares: tuple[float, ...]
     scan_opened: tuple[float, ...]
     concentration: float = 0.0
+    start: RecallStart | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the value of a note."""
@@ -125,6 +144,9 @@ class RecallCalibration:
             tops = {int(top): tuple(line) for top, line in fields.pop("thresholds").items()}
             for name in ("misses", "scan_thresholds", "scan_shares", "scan_opened"):
                 fields[name] = tuple(fields[name])
+            if (start := fields.get("start")) is not None:
+                costs = tuple(RecallCost(**cost) for cost in start["costs"])
+                fields["start"] = RecallStart(**{**start, "costs": costs})
             return cls(**fields, thresholds=tops)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
@@ -173,9 +195,11 @@ class RecallCalibration:
             return -math.inf
         larger = [known for known in sorted(self.thresholds) if known >= top]
         if not larger:
+            known = ", ".join(map(str, sorted(self.thresholds)))
+            among = f" (for {known})" if len(self.thresholds) > 1 else ""
             raise InputError(
-                f"recall was calibrated for up to {max(self.thresholds)} neighbours, not for "
-                f"{top}; ask for fewer, or calibrate again with",
+                f"recall was calibrated for up to {max(self.thresholds)} neighbours{among}, not "
+                f"for {top}; ask for fewer, or calibrate again with",
                 Argument("tops", f"({top},)"),
             )
         # Conformal risk control (Angelopoulos et al., 2022): one more query, missed altogether,
@@ -215,6 +239,20 @@ class RecallCalibration:
             for recall in recalls
             if recall < self.highest
         ]
+
+    def at_start(self, cost: RecallCost) -> float:
+        """The share of the table that a recall scanned when these buckets were first calibrated.
+
+        Queries of another kind say nothing of it; then it is told from the loads.
+        """
+        start = self.start
+        if start is None:
+            return cost.scanned
+        for one in start.costs:
+            if start.stored == self.stored and (one.recall, one.top) == (cost.recall, cost.top):
+                return one.scanned
+        known = self.concentration and start.concentration
+        return cost.scanned * start.concentration / self.concentration if known else cost.scanned
 
     def is_old(self, changed: int) -> bool:
         """Whether so many items, added or deleted since, are too many to rely on it."""
@@ -452,7 +490,9 @@ def calibrated(
 ) -> RecallCalibration:
     """See :meth:`flowhash.HashTable.calibrate`."""
     known_tops, items, itself = _read_tops(tops), len(table), own is not None
-    made, asked = read_trial(table, activations, queries, FEWEST, "a recall can be promised")
+    made, asked = read_trial(
+        table, activations, queries, itself, FEWEST, "a recall can be promised"
+    )
     if items - itself < 1:
         raise InputError(f"the table has {items} items, too few to search; add items first")
     own = read_own(table, own, len(asked))
@@ -475,7 +515,21 @@ def calibrated(
             order[some], part, 1, probe=opened[some], threads=threads, encoder=encoder
         ).scanned
 
-    return calibrate_recall(made, neighbours, loads, tuple(wanted), scanned, items, itself)
+    found = calibrate_recall(made, neighbours, loads, tuple(wanted), scanned, items, itself)
+    return replace(found, start=_start_of(table.notes()))
+
+
+def _start_of(notes: Mapping[str, Any]) -> RecallStart | None:
+    """What the first calibration found, where there was one before."""
+    try:
+        earlier = noted_calibration(notes)
+    except InputError:  # it cannot be read, and is replaced
+        return None
+    if earlier is None:
+        return None
+    if earlier.start is not None:
+        return earlier.start
+    return RecallStart(earlier.stored, earlier.concentration, tuple(earlier.costs()))
 
 
 def _read_tops(tops: Any) -> list[int]:
@@ -498,9 +552,17 @@ def read_recall(value: Any) -> float:
 
 
 def read_trial(
-    table: CalibratedTable, activations: ArrayLike, queries: ArrayLike, fewest: int, purpose: str
+    table: CalibratedTable,
+    activations: ArrayLike,
+    queries: ArrayLike,
+    itself: bool,
+    fewest: int,
+    purpose: str,
 ) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Check queries that try a table [q, d], [q, dim]: as many as fit, and no fewer than needed."""
+    """Check queries that try a table [q, d], [q, dim]: as many as fit, and no fewer than needed.
+
+    ``itself`` says whether they are items of it.
+    """
     made, asked = read_activations(activations, table.buckets), numbers(queries, "queries")
     if asked.ndim != 2 or asked.shape[1] != table.dim:
         raise InputError(
@@ -512,9 +574,11 @@ def read_trial(
             f"there are {len(asked)} queries and activations of {len(made)}; expected as many"
         )
     if len(made) < fewest:
-        raise InputError(
-            f"there are {len(asked)} queries; expected {fewest} or more, so that {purpose}"
-        )
+        came = "there is 1 query" if len(asked) == 1 else f"there are {len(asked)} queries"
+        more = "Give more"
+        if itself:
+            came, more = f"{came}, from the table", "Take more of its items, or give other queries"
+        raise InputError(f"{came}; expected {fewest} or more, so that {purpose}. {more}")
     return made, asked
 
 

@@ -70,6 +70,8 @@ def search(
     output: Output,
 ) -> None:
     """Find the stored items nearest to a query, and see how little was scanned."""
+    from flowhash.table import check_recall
+
     place = place_of(table)
     wanted = conditions(where or ())
     if wanted is not None and isinstance(place, Path):
@@ -79,6 +81,8 @@ def search(
         )
     if encoder is not None:  # also where no query needs it
         encoder_folder(encoder)
+    if recall is not None:
+        check_recall(probe, wanted)
     with engines.open_any(place) as stored:
         if not len(stored):
             raise InputError(f"{shown(place)} is empty; put items into it with `flowhash index`")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,19 +15,12 @@ from flowhash import engines
 from flowhash.cli import options
 from flowhash.cli.locations import load_encoder, place_of, shown, stored_queries
 from flowhash.cli.output import Output, count, size
-from flowhash.errors import InputError, MissingExtraError
+from flowhash.errors import InputError, MissingExtraError, StorageError
 from flowhash.extras import require
 
 if TYPE_CHECKING:
-    from flowhash.encoder import Encoded
+    from flowhash.encoder import Encoded, Encoder
     from flowhash.table import HealthReport, Stats
-
-# What to do, by what a report calls it.
-COMMANDS = {
-    "calibrate": "flowhash calibrate {}",
-    "adapt": "flowhash adapt {}, and calibrate it again",
-    "compact": "flowhash table compact {}",
-}
 
 command = typer.Typer(
     name="table",
@@ -100,49 +94,149 @@ def health(
     from flowhash.table import RECALL_NOTE
 
     place = place_of(table)
+    name = shown(place)
     with engines.open_any(place) as opened:
+        loaded, why, unknown = _own_encoder(opened, place, encoder)
         made: Encoded | None = None
-        own, why = None, None
-        if opened.notes().get(RECALL_NOTE) is not None and len(opened):
-            made, own, why = _measurable(opened, place, encoder, items, seed, device)
+        own = None
+        if loaded is not None and opened.notes().get(RECALL_NOTE) is not None and len(opened):
+            made, own, why = _measurable(opened, loaded, encoder, items, seed, device)
         if made is None:
             found = opened.health()
         else:
             found = opened.health(
                 made.activations, made.embeddings, own=own, encoder=made.fingerprint
             )
-    name = shown(place)
-    output.result({"table": name, **asdict(found), "why_not_measured": why})
+        whose = " --encoder RUN" if unknown else ""
+        if encoder is not None:
+            whose = f" --encoder {shlex.quote(str(encoder))}"
+        to_do = _Advice(opened, shlex.quote(name), loaded, whose).of(found)
+    unmeasured = why if found.calibrated and not found.measured else None
+    facts = {"table": name, **asdict(found), "why_not_measured": unmeasured}
+    for one, said in zip(facts["findings"], to_do, strict=True):
+        one["to_do"] = said
+    output.result(facts)
     output.show(_health_table(name, found))
     if output.as_json:
         return
-    if found.calibrated and not found.measured:
-        output.say(f"recall was not measured: {why}")
-    for one in found.findings:
-        print(f"{one.words}. To do: {COMMANDS[one.action].format(shlex.quote(name))}")
+    if unmeasured is not None:
+        output.say(f"recall was not measured: {unmeasured}")
+    for finding, said in zip(found.findings, to_do, strict=True):
+        print(f"{finding.words}. To do: {said}")
     if not found.findings:
         print("nothing is to be done")
 
 
+def _own_encoder(
+    table: Any, place: str | Path, given: Path | None
+) -> tuple[Encoder | None, str | None, bool]:
+    """The encoder of a table; or why there is none, and whether nobody knows where it is."""
+    from flowhash.indexing import own_encoder
+
+    if not len(table) and given is None:
+        return None, None, False
+    try:
+        run = own_encoder(table, place, given)
+        if run is None:
+            return None, "the table does not say which encoder made it; give --encoder", True
+        loaded = load_encoder(run)
+        from flowhash.encoder import check_table  # which wants torch
+
+        check_table(loaded, table)
+        return loaded, None, False
+    except (InputError, MissingExtraError, StorageError) as error:
+        if given is not None:
+            raise
+        return None, str(error), not isinstance(error, MissingExtraError)
+
+
 def _measurable(
-    table: Any, place: str | Path, given: Path | None, items: int, seed: int, device: str
+    table: Any, encoder: Encoder, given: Path | None, items: int, seed: int, device: str
 ) -> tuple[Encoded | None, Any, str | None]:
     """Stored items as queries, and their ids; or why there are none."""
-    from flowhash.indexing import own_encoder
     from flowhash.table import FEWEST_MEASURED
 
     try:
         if len(table) < FEWEST_MEASURED:
             return None, None, f"it takes {FEWEST_MEASURED} items, of fewer it says too little"
-        run = own_encoder(table, place, given)
-        if run is None:
-            return None, None, "the table does not say which encoder made it; give --encoder"
-        made, own = stored_queries(table, load_encoder(run), items, seed, device)
-    except (InputError, MissingExtraError) as error:
+        made, own = stored_queries(table, encoder, items, seed, device)
+    except InputError as error:
         if given is not None:
             raise
         return None, None, str(error)
     return made, own, None
+
+
+@dataclass(frozen=True)
+class _Advice:
+    """Which command does what a report recommends, for one that is not refused.
+
+    Attributes:
+        table: open.
+        name: of it, for a shell.
+        encoder: its own; None where nobody knows it, or it cannot be loaded.
+        whose: the option that names its folder, where the user must give it.
+    """
+
+    table: Any
+    name: str
+    encoder: Encoder | None
+    whose: str
+
+    def of(self, found: HealthReport) -> list[str]:
+        """What to do for each finding; what is adapted is calibrated afterwards, not before."""
+        said = {"compact": f"flowhash table compact {self.name}"}
+        actions = {one.action for one in found.findings}
+        if "calibrate" in actions:
+            said["calibrate"] = self._calibrate(found.items)
+        if "adapt" in actions:
+            said["adapt"], possible = self._adapt(found.items)
+            if possible:
+                said["calibrate"] = said["adapt"]
+        return [said[one.action] for one in found.findings]
+
+    def _calibrate(self, items: int, adapted: bool = False) -> str:
+        """Words; once it is adapted the table names its encoder, which takes embeddings."""
+        from flowhash.table import FEWEST
+
+        whose = "" if adapted else self.whose
+        stored = adapted or self.encoder is None or self.encoder.takes_embeddings
+        if stored and items >= FEWEST:
+            return f"flowhash calibrate {self.name}{whose}"
+        return (
+            f"flowhash calibrate {self.name} QUERIES{whose}, with a file of {FEWEST} or more "
+            "queries like those to come"
+        )
+
+    def _adapt(self, items: int) -> tuple[str, bool]:
+        """Words, and whether the table can be adapted where it is."""
+        from flowhash.indexing import adapted_before, check_adaptable
+        from flowhash.table import HashTable
+
+        if not isinstance(self.table, HashTable):
+            return (
+                f"an address is not adapted in place; copy it into a folder (flowhash copy "
+                f"{self.name} FOLDER), adapt that, and copy it to a new address"
+            ), False
+        command = f"flowhash adapt {self.name}{self.whose}"
+        again = f"{command}, then {self._calibrate(items, adapted=True)}"
+        if self.encoder is None:
+            return again, True
+        from flowhash.learn import is_router
+
+        with contextlib.suppress(InputError):  # a lost encoder, which was given here
+            if adapted_before(self.table) is not None:
+                return (
+                    "adapt has fitted the buckets to these very items; for fewer in each fit an "
+                    "encoder with more buckets (flowhash fit --buckets) and index them with that"
+                ), False
+        try:
+            check_adaptable(self.table, self.encoder)
+        except InputError as error:
+            return f"adapt would, but {error}", False
+        if is_router(self.encoder):
+            return f"{command}, which calibrates it, too", True
+        return again, True
 
 
 def _health_table(name: str, found: HealthReport) -> Any:

@@ -128,6 +128,11 @@ def is_router(encoder: Encoder) -> bool:
     return encoder.base is not None and encoder.base.passes_through
 
 
+def suit_router(items: int, buckets: int) -> bool:
+    """Whether so many items are enough to fit so many buckets to them, without labels."""
+    return buckets == 1 or items >= max(LEAST_QUERIES, LEAST_IN_BUCKET * buckets)
+
+
 def bucket_count(items: int) -> int:
     """The number of buckets that suits so many items: a power of two near twice their root."""
     if items < LEAST_ITEMS:

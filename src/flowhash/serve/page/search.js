@@ -97,7 +97,7 @@ function whyNoRecall(stored, top) {
   if (site.kind === null) return "A recall cannot be asked for here: this server has no encoder.";
   if (known === null) return "A recall cannot be asked for: this table was never calibrated. The command flowhash calibrate does it.";
   if (stored && !site.takesStored) return "A recall cannot be asked for by a stored item: this encoder needs the item itself.";
-  const most = Math.max(...known.expected.map((cost) => cost.top));
+  const most = Math.max(...known.tops);
   return top > most ? `A recall can be asked for up to ${counted(most, "hit")}: so it was calibrated.` : "";
 }
 

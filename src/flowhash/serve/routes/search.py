@@ -35,6 +35,7 @@ from flowhash.serve.schemas.requests import (
 from flowhash.serve.schemas.responses import JsonResponse, SearchAnswer, picture_address
 from flowhash.serve.search_executor import SearchQuery
 from flowhash.serve.service import Service, service_of
+from flowhash.table import check_probe
 
 LARGEST_ANSWER = 100_000  # hits in one answer
 FORM_TEXTS = tuple(SearchOptions.model_fields)
@@ -159,11 +160,13 @@ def _query(
                 "recall and probe came together; recall says itself how many buckets are opened. "
                 "Leave one of them out",
             )
-    elif probe > reach:
+    else:
+        check_probe(probe, table.buckets)
+    if asked.recall is None and probe > reach:
         raise RequestError(
             422,
-            f"{probe} buckets are to be opened, but {reach} are known; give a smaller probe"
-            + ("" if order is None else ", or more buckets"),
+            f"{probe} buckets are to be opened, but {reach} are known; give a smaller probe, or "
+            "more buckets",
         )
     if asked.compare and len(rows) > 1:
         raise RequestError(422, "compare is for one query; send one, or leave it out")

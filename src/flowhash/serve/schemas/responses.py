@@ -309,6 +309,13 @@ class RecallFigures(ApiAnswer):
     changed: Annotated[int, Field(description="Items added or deleted since.")]
     old: Annotated[bool, Field(description="Whether these are too many: calibrate again.")]
     highest: Annotated[float, Field(description="The highest recall below 1 that is promised.")]
+    tops: Annotated[
+        list[int],
+        Field(
+            description="Numbers of neighbours that were calibrated. For one between two of them "
+            "the larger counts; more than the largest is refused."
+        ),
+    ]
     expected: Annotated[
         list[RecallCost],
         Field(
@@ -322,12 +329,12 @@ class RecallFigures(ApiAnswer):
         """The figures of a calibration, after so many changes."""
         return cls(
             known.queries, known.stored, known.items, changed, known.is_old(changed),
-            known.highest, known.costs(),
+            known.highest, sorted(known.thresholds), known.costs(),
         )  # fmt: skip
 
 
 RecallFigures.example = RecallFigures(
-    queries=800, stored=False, items=10000, changed=120, old=False, highest=0.9988,
+    queries=800, stored=False, items=10000, changed=120, old=False, highest=0.9988, tops=[10],
     expected=[RecallCost(0.95, 10, 0.021, 4.7)],
 )  # fmt: skip
 
