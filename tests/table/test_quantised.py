@@ -29,7 +29,7 @@ from flowhash.table.search.step_products import (
     INSTRUCTIONS,
     PADDED,
     PLAIN,
-    TOGETHER,
+    ROWS_TOGETHER,
     lanes_and_instruction,
     lay_out,
     products_of,
@@ -166,7 +166,7 @@ def test_no_row_is_nearer_than_its_bound(vectors: Any, metric: str, data: Any) -
     assert np.abs(whole.astype(np.int64)).sum() * 127 < 2**31
     padded = np.zeros(dim + PADDED, np.int16)
     lay_out(whole, dim, padded)
-    size, upper = len(vectors), np.empty(len(vectors) + TOGETHER, np.float32)
+    size, upper = len(vectors), np.empty(len(vectors) + ROWS_TOGETHER, np.float32)
     places = np.arange(size, dtype=np.int32)
     base = data.draw(st.sampled_from([0, -1]))
     multiply_steps(segment, base, places, size, size, padded, upper)

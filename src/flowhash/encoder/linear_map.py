@@ -21,7 +21,7 @@ from flowhash.networks import BaseEmbeddings, EmbeddingNetwork, PlainVectors
 MOST_ROWS = 64
 MOST_PRODUCTS = 1 << 21  # of all rows and weights; beyond, torch is as quick
 LONGEST_SQUARE = np.float32(1e29)  # of a vector: longer ones are looked at the usual way
-TOGETHER = 4  # inputs whose weights are added to all outputs in one pass
+INPUTS_TOGETHER = 4  # inputs whose weights are added to all outputs in one pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,11 +197,11 @@ def add_products(
 ) -> None:
     """Write the outputs of a linear layer [n, outputs] for rows [n, inputs]."""
     inputs, outputs = weights.shape
-    whole = inputs - inputs % TOGETHER
+    whole = inputs - inputs % INPUTS_TOGETHER
     for row in range(rows.shape[0]):
         for place in range(outputs):
             made[row, place] = biases[place]
-        for first in range(0, whole, TOGETHER):
+        for first in range(0, whole, INPUTS_TOGETHER):
             one, two = rows[row, first], rows[row, first + 1]
             three, four = rows[row, first + 2], rows[row, first + 3]
             for place in range(outputs):

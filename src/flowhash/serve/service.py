@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from flowhash.encoder import Encoder
 
 READERS = 4  # threads for what is neither a search nor a write nor an image
-TOGETHER = 64  # queries of a batch; more gain nothing, and all wait until the last is done
+LARGEST_BATCH = 64  # queries of a batch; more gain nothing, and all wait until the last is done
 REFRESH = 1.0  # seconds
 NUMBER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
@@ -84,7 +84,7 @@ class Service:
         self.executor = SearchExecutor(
             table, self.query_encoder, self.metrics, options.threads, self.outbox, self.health
         )
-        limits = (min(options.max_batch, TOGETHER), options.timeout, options.max_wait)
+        limits = (min(options.max_batch, LARGEST_BATCH), options.timeout, options.max_wait)
         self._light = QueryBatcher(self.executor.batch, *limits, "flowhash-search")
         self._heavy = QueryBatcher(self.executor.batch, *limits, "flowhash-wide")
         self._readers = WorkerPool(READERS, "flowhash-read", options.max_wait)

@@ -36,7 +36,7 @@ from flowhash.table.distance_metrics import (
 from flowhash.table.search.bucket_plan import line_of
 from flowhash.table.search.rerank import keep, query_length
 from flowhash.table.search.scan import AHEAD, LINE, ROW_BITS, reaching
-from flowhash.table.search.step_products import PADDED, TOGETHER, lay_out, multiply
+from flowhash.table.search.step_products import PADDED, ROWS_TOGETHER, lay_out, multiply
 from flowhash.table.segments.arrays import (
     BROKEN,
     NORMS,
@@ -62,7 +62,7 @@ ROWS_PER_ENTRY = 64  # whose bits are cleared faster than the code of a row is l
 SOON = 32  # entries whose codes are fetched before they are looked at
 BYTES = 64  # of a row that memory delivers at once
 IN_STEPS = 4  # what all rows of a bucket were found to be, beside COARSELY and WHOLLY: intact
-MOST_STEPS = 32767.0  # of a number of the query
+QUERY_STEPS = 32767.0  # of a number of the query
 # Of all numbers of the query together, so that 127 times as many stay below 2^31.
 ALL_STEPS = 16_900_000.0
 
@@ -121,7 +121,7 @@ def room_for_scan(buckets: int, dim: int, top: int, bits: int) -> Scratch:
         zeros(buckets + 1, np.uint8),
         zeros((bits + 7) // 8, np.uint8),
         empty(CHUNK, np.int32),
-        empty(CHUNK + TOGETHER, np.float32),
+        empty(CHUNK + ROWS_TOGETHER, np.float32),
         empty(2 * group_count(CHUNK), np.float32),  # and as many hands to deal them to
         empty(CHUNK + group_count(CHUNK) + 1, np.int32),
         empty(top, np.float32),
@@ -243,7 +243,7 @@ def scan_query(
             known = is_known(segment, bucket)
             while entry < stop and fault == -1:
                 before = count
-                base, entry, count, fault = list_rows(
+                base, entry, count, fault = list_fresh(
                     segment, allowed, scratch.seen, scratch.met, entry, stop, known, turn == 0,
                     by_bits, scratch.rows, before,
                 )  # fmt: skip
@@ -368,7 +368,9 @@ def quantise_query(scaled: NDArray[np.float32], whole: NDArray[np.int16]) -> tup
         total += value
     step = 0.0
     if largest >= TINY:
-        step = np.float64(np.float32(max(largest / MOST_STEPS, total / (ALL_STEPS - dim)) * 1.0001))
+        step = np.float64(
+            np.float32(max(largest / QUERY_STEPS, total / (ALL_STEPS - dim)) * 1.0001)
+        )
     factor = 1.0 / step if step > 0.0 else 0.0
     left = 0.0
     for column in range(dim):
@@ -410,20 +412,20 @@ def multiply_steps(
     plane = segment.quantised
     last = size - 1
     far = FAR // plane.shape[1]
-    for start in range(0, size, TOGETHER):
+    for start in range(0, size, ROWS_TOGETHER):
         second, third, fourth = min(start + 1, last), min(start + 2, last), min(start + 3, last)
         if base >= 0:
             # The processor sees that rows follow each other, but not far enough ahead, and not
             # where they go on.
             ahead = start + far
             ahead = base + ahead if ahead < size else following + ahead - size
-            for column in range(0, TOGETHER * plane.shape[1], BYTES):  # of four rows in a line
+            for column in range(0, ROWS_TOGETHER * plane.shape[1], BYTES):  # of four rows in a line
                 prefetch(plane, ahead, column)
             prefetch(segment.quanta, ahead, 0)
             prefetch_item(segment.norms, ahead)
             places = (base + start, base + second, base + third, base + fourth)
         else:
-            for ahead in range(min(start + AHEAD, size), min(start + AHEAD + TOGETHER, size)):
+            for ahead in range(min(start + AHEAD, size), min(start + AHEAD + ROWS_TOGETHER, size)):
                 for column in range(0, plane.shape[1], BYTES):
                     prefetch(plane, rows[ahead], column)
                 prefetch(plane, rows[ahead], plane.shape[1] - 1)  # rows begin anywhere in a line
@@ -589,7 +591,7 @@ def reached_by_first(
 
 
 @inner_kernel
-def list_rows(
+def list_fresh(
     segment: Arrays,
     allowed: NDArray[np.uint8],
     seen: NDArray[np.uint8],

@@ -33,7 +33,7 @@ from flowhash.table.segments.arrays import (
 from flowhash.top_values import GROUP, closely_reached_by, group_count, group_maxima
 
 CHUNK_BYTES = 1 << 19  # rows worked on at once: they and their affinities stay in the cache
-TOGETHER = 32  # queries that a piece of a bucket is multiplied with at once
+QUERIES_TOGETHER = 32  # queries that a piece of a bucket is multiplied with at once
 ALONE = 3  # up to so many queries of a bucket are quicker if its rows are read where they lie
 ROW_BITS = 32  # a place is the number of a segment, then 32 bits for the row in it
 ROW_MASK = (1 << ROW_BITS) - 1
@@ -72,7 +72,7 @@ def scan(
     plain = segment.postings.shape[0] == 0 and allowed.shape[0] == 0
     fine = fine or segment.lows.shape[0] == 0
     chunk = max(GROUP, min(4096, CHUNK_BYTES // (4 * dim)) // GROUP * GROUP)
-    together = min(TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
+    together = min(QUERIES_TOGETHER, longest_run(order, pair_queries, pair_turns, first, last))
     needed = fine or together > ALONE
     rows = empty(0 if plain else chunk, np.int32)
     # Whole vectors, with zeros at the end: what is left over would be multiplied one by one.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from flowhash.compile import inner_kernel
 
-TOGETHER = 4  # rows at once: their sums wait for nothing
+ROWS_TOGETHER = 4  # rows at once: their sums wait for nothing
 PADDED = 32  # numbers of the longest vector; a query is padded for the one that is used
 # For each length of a vector of 16 bits: what multiplies two and adds the products of neighbours,
 # in 32 bits; the longest that the processor can add is taken.
@@ -89,7 +89,7 @@ def _sums_of_four(builder: Any, vectors: list[Any]) -> Any:
         folded(vectors[place], vectors[place + 1], [0, 4, 1, 5], [2, 6, 3, 7]) for place in (0, 2)
     )
     whole = folded(one, two, [0, 1, 4, 5], [2, 3, 6, 7])
-    while whole.type.count > TOGETHER:
+    while whole.type.count > ROWS_TOGETHER:
         half = whole.type.count // 2
         parts = (list(range(half)), list(range(half, 2 * half)))
         whole = builder.add(*(shuffled(whole, whole, lanes) for lanes in parts))
@@ -97,7 +97,7 @@ def _sums_of_four(builder: Any, vectors: list[Any]) -> Any:
 
 
 def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Products]:
-    """Two functions for kernels: the length of a vector, and the products of TOGETHER rows.
+    """Two functions for kernels: the length of a vector, and the products of ROWS_TOGETHER rows.
 
     The second takes rows, which of them, the query as ``lay_out`` lays it out, and where to write
     the products, as float32, one after the other.
@@ -125,7 +125,7 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
             sums = _vector(32, lanes // 2 if name else lanes)
             starts = [
                 builder.gep(matrix.data, [builder.mul(place, dim)])
-                for place in cgutils.unpack_tuple(builder, arguments[1], TOGETHER)
+                for place in cgutils.unpack_tuple(builder, arguments[1], ROWS_TOGETHER)
             ]
             totals = [cgutils.alloca_once_value(builder, ir.Constant(sums, None)) for _ in starts]
             words, bytes_ = _vector(16, lanes), _vector(8, lanes)
@@ -150,7 +150,7 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
                         product = builder.mul(steps, builder.sext(factors, sums))
                     builder.store(builder.add(builder.load(total), product), total)
             four = _sums_of_four(builder, [builder.load(total) for total in totals])
-            real = ir.VectorType(ir.FloatType(), TOGETHER)
+            real = ir.VectorType(ir.FloatType(), ROWS_TOGETHER)
             target = builder.gep(make_array(products)(context, builder, arguments[3]).data,
                                  [arguments[4]])  # fmt: skip
             target = builder.bitcast(target, real.as_pointer())
@@ -158,7 +158,7 @@ def products_of(choose: Callable[[Any], tuple[int, str]]) -> tuple[Products, Pro
             return context.get_dummy_value()
 
         kind = numba.types
-        places_type = kind.UniTuple(kind.intp, TOGETHER)
+        places_type = kind.UniTuple(kind.intp, ROWS_TOGETHER)
         return kind.void(rows, places_type, query, products, kind.intp), generate
 
     return cast(Products, lanes_here), cast(Products, multiply)

@@ -20,7 +20,7 @@ from flowhash.compile import (
     whole_part,
 )
 
-MOST_STEPS = 127
+BYTE_STEPS = 127
 TINY = 1e-25  # rows of smaller numbers are left out as a whole: nothing then underflows
 
 
@@ -83,7 +83,7 @@ def quantise(
     """Quantise rows of float32, given in two planes."""
     for row in range(highs.shape[0]):
         largest = np.float64(largest_number(highs, lows, row))
-        quanta[row, 0] = upper_half(largest / MOST_STEPS) if largest >= TINY else 0
+        quanta[row, 0] = upper_half(largest / BYTE_STEPS) if largest >= TINY else 0
         step = np.float64(high_to_float(quanta[row, 0]))
         rest = np.sqrt(quantise_row(highs, lows, row, step, quantised))
         quanta[row, 1] = upper_half(rest * (1.0 + 1e-9) + 1e-40)  # for the bits that sums lose
