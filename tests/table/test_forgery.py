@@ -38,12 +38,15 @@ from tests.table.process import in_a_process
 from tests.table.writer import BUCKETS, DIM
 
 BLOCK = 1024
+LONG = 33  # numbers of a row that has a quantised plane
 SETTINGS: list[dict[str, Any]] = [
     {"active": 1},
     {"active": 3, "ids": "string"},
     {"active": 1, "dtype": "float16", "ids": "string", "metric": "cosine"},
     {"active": 2, "dtype": "float16", "metric": "inner"},
     {"active": 2, "metric": "cosine"},
+    {"active": 1, "metric": "inner", "dim": LONG},
+    {"active": 2, "dim": LONG},
 ]
 MEMORY = 4 << 30  # what a case may take besides what the process has
 PATIENCE = 900  # seconds after which a case hangs, also on a machine that does much else
@@ -53,7 +56,7 @@ def build(path: Path, number: int) -> None:
     """A table of one segment, or of two, with payloads and deletions."""
     settings = SETTINGS[number % len(SETTINGS)]
     rng = np.random.default_rng(number)
-    with HashTable.create(path, buckets=BUCKETS, dim=DIM, **settings) as table:
+    with HashTable.create(path, buckets=BUCKETS, **{"dim": DIM, **settings}) as table:
         for first in (0, 40) if number % 2 else (0,):
             ids: list[Any] = list(range(first, first + 60))
             if table.id_kind == "string":
@@ -62,7 +65,7 @@ def build(path: Path, number: int) -> None:
             if number % 3 == 0:  # items in one to k buckets
                 codes = shortened(rng, codes)
             payloads = [{"note": one} if one % 3 else None for one in range(len(ids))]
-            table.add(codes, rng.normal(size=(len(ids), DIM)), ids, payloads)
+            table.add(codes, rng.normal(size=(len(ids), table.dim)), ids, payloads)
         table.delete(ids[3:9])
 
 
@@ -278,6 +281,8 @@ def forge_numbers(forger: Forger) -> str:
         else:
             limits = np.iinfo(array.dtype)
             few = [limits.min, limits.max, limits.max // 2, 0, 1, 12, 60, 255]
+            if array.dtype == np.uint16:  # upper halves of infinity, of minus infinity and of NaN
+                few += [0x7F80, 0xFF80, 0x7FC0]
         if what == "odd":
             array[place] = chance.choice(few)
         elif what == "near":

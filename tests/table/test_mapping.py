@@ -77,7 +77,7 @@ def test_a_bucket_found_intact_by_one_kind_of_scan_is_checked_by_the_other(tmp_p
         assert np.array_equal(first.distances, again.distances)
 
 
-def lists_written_to(path: str, name: int, dim: int, queries: int) -> list[int]:
+def lists_written_to(path: str, name: int, dim: int, queries: int, buckets: int) -> list[int]:
     """How many hits searches have before all codes, or all lists, are written to, and after.
 
     Args:
@@ -85,11 +85,13 @@ def lists_written_to(path: str, name: int, dim: int, queries: int) -> list[int]:
         name: which array, by its place among the starts.
         dim: with 32 numbers a row has a quantised plane.
         queries: of a search.
+        buckets: of the table.
     """
     generator = np.random.default_rng(0)
-    codes = np.argsort(generator.random((4000, 8)), axis=1)[:, :2]
+    # With many buckets codes tell a query which rows it has met, with few a bit for each row.
+    codes = (generator.integers(buckets, size=(4000, 1)) + np.arange(2)) % buckets
     vectors = generator.normal(size=(4000, dim)).astype(np.float32)
-    with HashTable.create(path, buckets=8, dim=dim, active=2) as table:
+    with HashTable.create(path, buckets=buckets, dim=dim, active=2) as table:
         table.add(codes, vectors)
     order = np.tile(np.arange(8), (queries, 1))
     counts = []
@@ -110,15 +112,15 @@ def lists_written_to(path: str, name: int, dim: int, queries: int) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("dim", [16, 32])
+@pytest.mark.parametrize(("dim", "buckets"), [(16, 8), (32, 8), (32, 1000)])
 @pytest.mark.parametrize("queries", [1, 40])
 @pytest.mark.parametrize(("name", "found"), [(5, 5), (4, -1)])
 def test_lists_written_to_after_they_were_found_intact_lead_nowhere(
-    tmp_path: Path, name: int, found: int, dim: int, queries: int
+    tmp_path: Path, name: int, found: int, dim: int, queries: int, buckets: int
 ) -> None:
     """They are not checked again; what is found may be wrong, as with any byte of such a file."""
     path = str(tmp_path / "table")
-    code = f"lists_written_to({path!r}, {name}, {dim}, {queries})"
+    code = f"lists_written_to({path!r}, {name}, {dim}, {queries}, {buckets})"
     after = found if found < 0 else found * queries
     assert in_a_process("test_mapping", code) == [5 * queries, after]
 
@@ -159,3 +161,33 @@ def flip(path: Path, place: int) -> None:
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ 1]))
+
+
+def offsets_written_to(path: str, dim: int) -> list[int]:
+    """How many hits a search has before all offsets are written to, in place, and after."""
+    vectors = np.random.default_rng(0).normal(size=(400, dim)).astype(np.float32)
+    with HashTable.create(path, buckets=4, dim=dim) as table:
+        table.add(np.arange(400)[:, None] % 4, vectors)
+    counts = []
+    with HashTable.open(path) as table:
+        segment = table._open_state().parts[0].segment
+        file = Path(path) / segment.file
+        content = file.read_bytes()
+        offsets = np.array([0, 100, 200, 300, 400])
+        for _ in range(2):
+            for queries in (1, 40, 300):
+                order = np.zeros((queries, 1), np.int32)
+                counts.append(table.search(order, vectors[:queries], top=5).ids.size)
+            with file.open("r+b") as opened:
+                opened.seek(content.index(offsets.tobytes()))
+                opened.write(np.full(5, 2**38 - 1).tobytes())
+    return counts
+
+
+@pytest.mark.parametrize("dim", [16, 32])
+def test_offsets_written_to_after_they_were_checked_are_not_read_again(
+    tmp_path: Path, dim: int
+) -> None:
+    path = str(tmp_path / "table")
+    code = f"offsets_written_to({path!r}, {dim})"
+    assert in_a_process("test_mapping", code) == [5, 200, 1500] * 2

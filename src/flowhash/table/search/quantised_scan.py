@@ -58,6 +58,7 @@ from flowhash.top_values import closely_reached_by, group_count, group_maxima, r
 CHUNK = 4096  # rows whose affinities are looked at together
 CLOSELY = 64  # nearest rows of which the best are found by comparing each with each
 FAR = 3 << 12  # bytes of rows to fetch before they are needed, where they follow each other
+MOST_BITS = 1 << 26  # rows of a segment for which a thread has bits: 8 MB
 ROWS_PER_ENTRY = 64  # whose bits are cleared faster than the code of a row is looked up
 SOON = 32  # entries whose codes are fetched before they are looked at
 BYTES = 64  # of a row that memory delivers at once
@@ -163,7 +164,8 @@ def scan_alone(
     for query in sequence:
         if probe > 0:
             opened[query] = probe
-        bits = max(bits, bits_for_rows(noted, order, opened, query))
+        if opened[query] > 1 and bits == 0:
+            bits = listed_rows(noted)
     scratch = room_for_scan(buckets, queries.shape[1], top, bits)
     nearest = scratch.nearest
     for query in sequence:
@@ -184,23 +186,32 @@ def scan_alone(
 
 
 @kernel
-def bits_for_rows(
-    noted: NDArray[np.int64], order: NDArray[np.int32], opened: NDArray[np.int32], query: int
-) -> int:
-    """The rows of the largest segment, if a bit for each tells best which a query has met, or 0.
-
-    That is where it opens several buckets and rows are in several, unless it meets so few of them
-    that the bits would take longer to clear. Then codes tell.
-    """
-    most = entries = 0
-    for number in range(noted.shape[0] if opened[query] > 1 else 0):
+def listed_rows(noted: NDArray[np.int64]) -> int:
+    """The rows of the largest segment, if it has lists of rows and may be told apart by bits."""
+    most = 0
+    for number in range(noted.shape[0]):
         segment, _ = look_up(noted[number])
-        if segment.postings.shape[0] > 0:
+        if segment.postings.shape[0] > 0 and segment.norms.shape[0] <= MOST_BITS:
             most = max(most, segment.norms.shape[0])
-            for turn in range(opened[query]):
-                start = start_of(segment, order[query, turn])
-                entries += start_of(segment, np.int64(order[query, turn]) + 1) - start
-    return most if most <= ROWS_PER_ENTRY * entries else 0
+    return most
+
+
+@inner_kernel
+def suits_bits(
+    segment: Arrays, order: NDArray[np.int32], opened: NDArray[np.int32], query: int, bits: int
+) -> bool:
+    """Whether a bit for each row tells best which rows a query has met.
+
+    That is where it opens several buckets, whose rows are in several, unless it meets so few rows
+    that the bits would take longer to clear. Then their codes tell.
+    """
+    rows, entries = segment.norms.shape[0], 0
+    if segment.postings.shape[0] == 0 or opened[query] < 2 or rows > bits:
+        return False
+    for turn in range(opened[query]):
+        start = start_of(segment, order[query, turn])
+        entries += start_of(segment, np.int64(order[query, turn]) + 1) - start
+    return rows <= ROWS_PER_ENTRY * entries
 
 
 @kernel
@@ -230,9 +241,9 @@ def scan_query(
     lay_out(scratch.whole, dim, scratch.padded)
     bound = looseness(metric, dim, length, rest, largest)
     usable, fault, size, total, base = True, -1, 0, 0, 0
-    by_bits = scratch.met.shape[0] > 0 and bits_for_rows(noted, order, opened, query) > 0
     for number in range(noted.shape[0]):
         segment, allowed = look_up(noted[number])
+        by_bits = suits_bits(segment, order, opened, query, 8 * scratch.met.shape[0])
         count = 0  # rows whose affinities are known
         for turn in range(opened[query]):
             bucket = order[query, turn]
@@ -275,7 +286,7 @@ def scan_query(
             if 0 <= order[query, turn] < buckets:
                 scratch.seen[order[query, turn]] = 0
         if by_bits:
-            scratch.met[:] = 0
+            scratch.met[: (segment.norms.shape[0] + 7) // 8] = 0
         if not usable or fault != -1:
             return size, usable, fault, number
     scanned[query] = total
@@ -532,14 +543,15 @@ def measure_reaching(
     if size < top:
         floor = reached_by(tops, top)
     count = reaching(affinities, tops, floor, chosen)
-    if count > 2 * top and top <= CLOSELY:
-        floor = max(floor, closely_reached_by(tops, top, maxima[groups:]))
-    elif count > top:
-        floor = reached_by_first(affinities, chosen, count, promising)
+    if count > top:
+        if count > 2 * top and top <= CLOSELY:
+            floor = max(floor, closely_reached_by(tops, top, maxima[groups:]))
+        else:
+            floor = reached_by_first(affinities, chosen, count, promising)
+        count = reaching(affinities, tops, floor, chosen)
     checks = segment.sums.shape[0] > 0
     dim = line.shape[1]
     while True:
-        count = reaching(affinities, tops, floor, chosen)
         for position in range(count):
             if affinities[chosen[position]] >= ceiling:
                 continue
@@ -561,15 +573,16 @@ def measure_reaching(
                     return size, fault
             copy_embedding(segment.highs, segment.lows, row, line, 0)
             away = exact_distance(metric, line, queries, query)
-            if np.isnan(away):
+            if not np.isfinite(away):
                 return size, BROKEN
             if size < top or away <= exact[0, top - 1]:
                 place = (np.int64(number) << ROW_BITS) | row
                 size = keep(away, segment.ids[row], place, top, size, exact, ids, places)
         ceiling = floor
         floor = np.float32(least_affinity(metric, length, bound, top, size, exact))
-        if floor >= ceiling or ceiling == -np.inf:
+        if not floor < ceiling:
             return size, -1
+        count = reaching(affinities, tops, floor, chosen)
 
 
 @inner_kernel

@@ -161,7 +161,7 @@ def measure(
                 return fault
             copy_embedding(segment.highs, segment.lows, row, line, 0)
             away = exact_distance(metric, line, queries, query)
-            if np.isnan(away):
+            if not np.isfinite(away):
                 return BROKEN
             distances[query, index] = away
             if index >= first:
@@ -291,7 +291,7 @@ def scan_exactly(
             if known == 0:
                 copy_embedding(segment.highs, segment.lows, row, line, 0)
                 away = exact_distance(metric, line, queries, query)
-                if np.isnan(away):
+                if not np.isfinite(away):
                     return size, BROKEN
                 place = (np.int64(number) << ROW_BITS) | row
                 size = keep(away, segment.ids[row], place, best, size, distances, keys, places)

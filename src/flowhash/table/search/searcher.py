@@ -186,7 +186,7 @@ class Searcher:
         work = self.state.live * probe * settings.dim // settings.buckets
         if settings.active == 1 and work >= 2 * STEPS_PER_THREAD:
             most = available_threads() if threads is None else threads
-            shards = min(most, work // STEPS_PER_THREAD)
+            shards = min(most, probe, work // STEPS_PER_THREAD)  # which share its buckets
             if shards > 1:
                 opened = np.full(1, probe, np.int32)
                 return self._scan_divided(order, queries, top, opened, shards)

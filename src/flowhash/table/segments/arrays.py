@@ -1,8 +1,8 @@
 """A segment as kernels see it: plain arrays, in memory or mapped from a file.
 
 An embedding in float32 is kept in two planes, the upper 16 bits of each number and the lower 16
-bits. A scan for one query reads the upper plane only, half of the memory, and ranks so well that
-the exact distances of a few candidates settle the rest; nothing is lost and nothing stored twice.
+bits. A scan for few queries of a bucket may read the upper plane only, half of the memory, which
+ranks so well that the exact distances of a few candidates settle the rest.
 
 Rows that are not very short have a third plane, the quantised one, of one byte for each number: a
 quarter of the memory again, for scans that find out which rows are worth reading at all.

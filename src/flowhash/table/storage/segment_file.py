@@ -341,7 +341,8 @@ def map_segment(path: Path, entry: SegmentFile, settings: TableSettings) -> Segm
         lows=found.get("lows", np.empty((0, settings.dim), np.uint16)),
         norms=found["norms"],
         ids=found["ids"],
-        offsets=found["offsets"],
+        # Kernels trust them, so that nobody may write to them after they were checked.
+        offsets=found["offsets"].copy(),
         postings=found.get("postings", np.empty(0, np.int32)),
         codes=found.get("codes", np.empty((0, 1), np.int32)),
         words=words,
@@ -393,6 +394,11 @@ def _check_arrays(
         entries = rows * settings.active if entry.entries is None else entry.entries
         expected["postings"] = ((entries,), np.int32)
     if entry.quantised:
+        if not LAYOUTS[settings.dtype].is_quantised(settings.dim):
+            raise DamagedFileError(
+                f"{path}: rows of {settings.dim} numbers of {settings.dtype} have no quantised "
+                "plane; restore the file from a copy"
+            )
         expected["quantised"] = ((rows, settings.dim), np.int8)
         expected["quanta"] = ((rows, 2), np.uint16)
     texts = {"name": settings.ids == STRING, "payload": "payloads" in found}
