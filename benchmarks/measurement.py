@@ -38,9 +38,16 @@ def in_turns(
 ) -> list[list[float]]:
     """Seconds of each work, one list a turn: what else the machine does then meets all of them.
 
-    The first ``warm_up`` turns compile and fill caches, and do not count.
+    Each turn begins with the next of them, because threads of the one before may still spin, or
+    memory be given back. The first ``warm_up`` turns compile and fill caches, and do not count.
     """
-    times = [[seconds(work) for work in works] for _ in range(warm_up + repeats)]
+    times = []
+    for turn in range(warm_up + repeats):
+        taken = [0.0] * len(works)
+        for place in range(len(works)):
+            number = (turn + place) % len(works)
+            taken[number] = seconds(works[number])
+        times.append(taken)
     return times[warm_up:]
 
 

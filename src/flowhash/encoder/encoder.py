@@ -280,11 +280,15 @@ class Encoder:
             few = self.encode_few(items)
             if few is not None:
                 return few
-        embeddings = [np.zeros((0, self.dim), np.float32)]
-        activations = [np.zeros((0, self.buckets), np.float32)]
-        for part in self.stream(items, batch_size, device, progress):
-            embeddings.append(part.embeddings)
-            activations.append(part.activations)
+        parts = list(self.stream(items, batch_size, device, progress))
+        if len(parts) == 1:
+            return parts[0]
+        nothing = Encoded(
+            np.zeros((0, self.dim), np.float32), np.zeros((0, self.buckets), np.float32),
+            self.active, self.fingerprint,
+        )  # fmt: skip
+        embeddings = [part.embeddings for part in (nothing, *parts)]
+        activations = [part.activations for part in (nothing, *parts)]
         return Encoded(
             np.concatenate(embeddings), np.concatenate(activations), self.active, self.fingerprint
         )
@@ -304,11 +308,17 @@ class Encoder:
         self, ready: Iterator[NDArray[np.float32]], device: torch.device
     ) -> Iterator[Encoded]:
         try:
-            for (made,) in run_networks([self.networks], ready, device):
-                # Side by side, or one for both; copies, so that neither keeps the other in memory.
-                embeddings = np.ascontiguousarray(made[:, : self.dim])
-                activations = np.ascontiguousarray(made[:, -self.buckets :])
-                yield Encoded(embeddings, activations, self.active, self.fingerprint)
+            for ((embeddings, activations),) in run_networks(
+                [self.networks], ready, device, "both"
+            ):
+                # A network may give what it was given, which is somebody else's: that is copied.
+                # Activations, which may take much more memory, are nearly always new.
+                copied, made = np.array(embeddings), np.ascontiguousarray(activations)
+                if self.base is None:
+                    made = copied
+                elif self.hash.passes_through:
+                    made = np.array(activations)
+                yield Encoded(copied, made, self.active, self.fingerprint)
         except torch.OutOfMemoryError as error:
             raise InputError(
                 f"{device} has no memory for a batch of this size; make batch_size smaller"

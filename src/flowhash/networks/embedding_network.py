@@ -167,11 +167,13 @@ def _survive_forks() -> None:
 
 
 def run_networks(
-    networks: Sequence[nn.Module], batches: Iterable[NDArray[np.float32]], device: torch.device
-) -> Iterator[list[NDArray[np.float32]]]:
+    networks: Sequence[nn.Module], batches: Iterable[NDArray[np.float32]], device: torch.device,
+    method: str = "__call__",
+) -> Iterator[list[Any]]:  # fmt: skip
     """What each network makes of each batch [n, …], as float32 [n, outputs] arrays.
 
-    The networks are set to evaluation for the time of each batch and back afterwards.
+    Of a network whose ``method`` gives several tensors it is a tuple of arrays. The networks are
+    set to evaluation for the time of each batch and back afterwards.
 
     Raises:
         InputError: a network cannot take such items.
@@ -185,16 +187,18 @@ def run_networks(
                 network.eval()
             with torch.inference_mode():
                 inputs = torch.from_numpy(batch).to(device)
-                made = [_made(network, inputs) for network in networks]
+                made = [_made(network, inputs, method) for network in networks]
         finally:
             for part in trained:  # one by one: parts of a network may be frozen
                 part.training = True
         yield made
 
 
-def _made(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
+def _made(network: nn.Module, inputs: Tensor, method: str) -> Any:
     try:
-        made: NDArray[np.float32] = network(inputs).float().cpu().numpy()
+        made = getattr(network, method)(inputs)
+        several = made if isinstance(made, tuple) else (made,)
+        arrays = tuple(part.float().cpu().numpy() for part in several)
     except InputError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -204,7 +208,7 @@ def _made(network: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
             f"the network cannot take items of shape {list(inputs.shape[1:])}: {reason(error)}. "
             "Give items like those it was trained on"
         ) from error
-    return made
+    return arrays if isinstance(made, tuple) else arrays[0]
 
 
 def _is_about_shapes(error: Exception) -> bool:

@@ -13,7 +13,7 @@ be as large as what gives as many of the stored items, asked for in that way, a 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -268,12 +268,16 @@ def _votes(
 
 
 def _best(
-    votes: Sequence[_Votes], homes: NDArray[np.int32], rates: NDArray[np.float64]
+    votes: list[_Votes], homes: NDArray[np.int32], rates: NDArray[np.float64]
 ) -> SecondBuckets:
-    """The pairs with the most votes, by the price of their buckets."""
+    """The pairs with the most votes, by the price of their buckets.
+
+    The list is emptied: votes are what takes most memory of a fit, and are not held twice.
+    """
+    columns = [[part.values, part.items, part.buckets] for part in votes]
+    votes.clear()
     values, items, chosen = (
-        np.concatenate([getattr(part, name) for part in votes])
-        for name in ("values", "items", "buckets")
+        np.concatenate([column.pop(0) for column in columns]) for _ in range(3)
     )
     gains = csr_matrix((values, (items, chosen)), (len(homes), len(rates)))
     gains.sum_duplicates()
