@@ -60,8 +60,9 @@ def filled(items, buckets, homes, active=1):
     return table
 def homes_of(items, centres):
     parts = (items[start : start + 8_192] for start in range(0, len(items), 8_192))
-    nearest = [np.argpartition(distances(part, centres), 1)[:, :2] for part in parts]
-    return np.concatenate(nearest).astype(np.int32)
+    # Copies: a part of an array would keep all of it in memory.
+    orders = (np.argpartition(distances(part, centres), 1) for part in parts)
+    return np.concatenate([order[:, :2].astype(np.int32) for order in orders])
 def sample(items, buckets):
     return items[np.random.default_rng(1).choice(len(items), buckets, replace=False)]
 """

@@ -278,9 +278,13 @@ def draw(sets: Sequence[dict[str, Any]], path: Path) -> None:
                 ]
                 if not points:
                     continue
-                style = {"lw": 2.6, "color": "black"} if name == own else {"lw": 1.3}
+                # The same colour in both, also where one of them is not measured.
+                style = (2.6, "black") if name == own else (1.3, f"C{place - 1}")
                 marker = "os^vDP*X"[place % 8]
-                axis.plot(*zip(*points, strict=True), marker=marker, ms=5, label=name, **style)
+                axis.plot(
+                    *zip(*points, strict=True), marker=marker, ms=5, label=name, lw=style[0],
+                    color=style[1],
+                )  # fmt: skip
             axis.set_yscale("log")
             axis.set_title(f"{figures['name']}, {words}, threads: {threads}", fontsize=10)
             axis.set_xlabel("recall of the ten nearest")
