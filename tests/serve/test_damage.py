@@ -273,7 +273,7 @@ def test_health_shows_damage_that_was_met(tmp_path: Path) -> None:
             assert "1 places" in message
             assert str(path) not in message
         rows, orders = np.ones((1, dim), np.float32), np.array([[0], [1]], np.int32)
-        queries = [SearchQuery(rows, order[None], 3, None, None, False) for order in orders]
+        queries = [SearchQuery(rows, order[None], 200, None, None, False) for order in orders]
         answers = app.state.service.executor.batch(queries)  # together, and yet
         assert [type(answer) for answer in answers] == [DamagedFileError, bytes]
         started = create_app(table)

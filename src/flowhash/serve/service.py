@@ -25,6 +25,7 @@ from flowhash.serve.search_executor import QueryBatcher, QueryEncoder, SearchExe
 from flowhash.serve.table_health import TableHealth
 from flowhash.serve.waiting_line import WaitingLine, WorkerPool
 from flowhash.table import (
+    MOST_SORTED,
     HashTable,
     Item,
     check_vectors,
@@ -448,12 +449,12 @@ def service_of(request: Request) -> Service:
 
 
 def _try_searches(table: HashTable) -> None:
-    """Search in a table like this one, by one query and by several at once."""
+    """Search in a table like this one, for few neighbours and for many: kernels of their own."""
     dim, random = table.dim, np.random.default_rng(0)
     with HashTable.create(buckets=1, dim=dim, metric=table.metric, dtype=table.dtype) as small:
         small.add([[0]], random.normal(size=(1, dim)))
-        for asked in (1, 2):
-            small.search(np.zeros((asked, 1), np.int32), random.normal(size=(asked, dim)), top=1)
+        for top in (1, MOST_SORTED + 1):
+            small.search([[0]], random.normal(size=(1, dim)), top=top)
 
 
 def _try_changes(table: HashTable) -> None:

@@ -70,6 +70,7 @@ if TYPE_CHECKING:  # for other rooms
     from flowhash.table.results import padded_codes as padded_codes
     from flowhash.table.search.scan import ROW_BITS as ROW_BITS, ROW_MASK as ROW_MASK
     from flowhash.table.search.searcher import (
+        MOST_SORTED as MOST_SORTED,
         SMALL_BATCH as SMALL_BATCH,
         expect_many_searches as expect_many_searches,
     )
