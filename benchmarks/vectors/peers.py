@@ -30,6 +30,8 @@ WIDEST = 4_096  # candidates of a graph, at the most
 SCANNED_LISTS = (1_024, 4_096)  # of IVFPQFastScan
 RERANKED = (4, 16, 64)  # times the hits that it measures again
 LEAVES = (500, 2_000)  # of ScaNN
+OTHERS = ("hnswlib", "usearch", "ScaNN")  # packages of their own
+PEERS = ("IVFFlat", "IVFFlat, preassigned", "big_batch_search", "IVFPQFastScan, refined", *OTHERS)
 REORDERED = (30, 100, 300)  # candidates that it measures again
 
 
@@ -311,14 +313,24 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def all_peers(data: Vectors, truth: NDArray[np.int64], lists: Sequence[Lists]) -> Iterator[Peer]:
-    """Every peer that is installed."""
-    yield InvertedLists(data, lists)
-    yield InvertedLists(data, lists, preassigned=True)
-    yield BigBatch(data, lists)
-    yield FastScan(data, truth)
-    for module, made in (("hnswlib", HnswLib), ("usearch", USearch), ("scann", ScaNN)):
-        if importlib.util.find_spec(module) is None:
+def all_peers(
+    data: Vectors, truth: NDArray[np.int64], lists: Sequence[Lists], wanted: Sequence[str] | None
+) -> Iterator[Peer]:
+    """Every peer that is installed, or those that are ``wanted``."""
+    makers: tuple[Callable[[], Peer], ...] = (
+        lambda: InvertedLists(data, lists),
+        lambda: InvertedLists(data, lists, preassigned=True),
+        lambda: BigBatch(data, lists),
+        lambda: FastScan(data, truth),
+        lambda: HnswLib(data, truth),
+        lambda: USearch(data, truth),
+        lambda: ScaNN(data, truth),
+    )
+    for name, made in zip(PEERS, makers, strict=True):
+        module = name.lower()
+        if wanted is not None and name not in wanted:
+            continue
+        if name in OTHERS and importlib.util.find_spec(module) is None:
             print(f"no {module}: pip install {module}", flush=True)
         else:
-            yield made(data, truth)
+            yield made()

@@ -1,11 +1,13 @@
 """Claim: at equal recall FlowHash is quicker than FAISS's IVFFlat; other peers stand beside them.
 
     python -m benchmarks.vectors.timing [NAME=PATH …] [--lists 2048] [--alone 300] [--repeats 5]
+        [--peers IVFFlat]
 
 On the vectors that run.py takes, and on a million in Gaussian clusters. FlowHash's time has
 everything in it: checks, the routing, the scan. Peers get the least effort that finds as much of
 the same test queries; of their settings the quickest is taken, each time. All in one process, turn
-by turn. Needs the extra ``bench-search``; ScaNN is measured where it is installed.
+by turn. Needs the extra ``bench-search``; ScaNN is measured where it is installed. Of some
+``--peers`` alone, which takes minutes instead of a quarter of an hour, nothing is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from benchmarks.vectors.data import (
     vectors_of,
 )
 from benchmarks.vectors.page import keep
-from benchmarks.vectors.peers import Queries, Way, all_peers
+from benchmarks.vectors.peers import PEERS, Queries, Way, all_peers
 from benchmarks.vectors.run import fitted
 from flowhash import FlowHasher
 from flowhash.encoder import search_encoded
@@ -147,11 +149,11 @@ def stages(
 
 
 def section(
-    data: Vectors, threads: Sequence[int], alone: int, repeats: int
+    data: Vectors, threads: Sequence[int], alone: int, repeats: int, wanted: Sequence[str] | None
 ) -> Iterator[dict[str, Any]]:
     """The figures of one data set, as far as they are known after each number of lists."""
     truth = nearest(data)
-    peers = list(all_peers(data, truth, all_lists(data, truth, 0)))
+    peers = list(all_peers(data, truth, all_lists(data, truth, 0), wanted))
     print(data.name, {peer.name: round(peer.seconds, 1) for peer in peers}, flush=True)
     rows: list[dict[str, Any]] = []
     profiles: list[dict[str, Any]] = []
@@ -194,10 +196,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--alone", type=int, default=300, help="queries asked one a call")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="some, to try it out")
     given = parser.parse_args()
     for data in vectors_of(given):
-        for figures in section(data, given.threads, given.alone, given.repeats):
-            keep(f"timing/{data.name}", figures)
+        for figures in section(data, given.threads, given.alone, given.repeats, given.peers):
+            if given.peers is None:
+                keep(f"timing/{data.name}", figures)
 
 
 if __name__ == "__main__":

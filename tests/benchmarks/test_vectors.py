@@ -112,10 +112,10 @@ def test_the_parts_make_one_page(
             assert 0 < line["scanned"] < 1
     page.keep("recall/clouds", recall)
 
-    monkeypatch.setattr(timing, "all_peers", lambda data, _, lists: [
+    monkeypatch.setattr(timing, "all_peers", lambda data, _, lists, __: [
         peers.InvertedLists(data, lists), peers.BigBatch(data, lists),
     ])  # fmt: skip
-    *_, timed = timing.section(small, (1, 2), 5, 1)
+    *_, timed = timing.section(small, (1, 2), 5, 1, None)
     for row in timed["rows"]:
         others = {"batch": {"IVFFlat", "big_batch_search"}, "one": {"IVFFlat"}}
         for kind, names in others.items():
