@@ -177,10 +177,10 @@ def offsets_written_to(path: str, dim: int) -> list[int]:
         for _ in range(2):
             for queries in (1, 40, 300):
                 order = np.zeros((queries, 1), np.int32)
-                counts.append(table.search(order, vectors[:queries], top=5).ids.size)
+                counts.append(int(table.search(order, vectors[:queries], top=5).counts.sum()))
             with file.open("r+b") as opened:
                 opened.seek(content.index(offsets.tobytes()))
-                opened.write(np.full(5, 2**38 - 1).tobytes())
+                opened.write((offsets + np.arange(5) * 2**38).tobytes())
     return counts
 
 
